@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shim/arena.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "shim/log.h"
+#include "shim/real.h"
+
+enum {
+  MAX_DEVICES = 64,
+  MAX_SEGMENTS = 1 << 16,
+  RANGE_FACTOR = 8, /* address space is reserved for so many times the device's memory */
+  PARKED_FIT = 8    /* a parked segment is reused when it is at most 1/8 larger than asked for */
+};
+
+struct range {
+  int state; /* 0: not tried, 1: ready, -1: this device has no arena */
+  uintptr_t base;
+  size_t size, granularity;
+  uint32_t *owners;  /* per granule the segment's place in the table plus 1, or 0; read without a lock */
+  size_t next;       /* granule at which the next search begins */
+  size_t used;       /* bytes of its segments, parked ones too */
+  CUcontext context; /* that opened the range; its work is waited for when memory is freed from another device */
+  CUmemAllocationProp prop;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranges and segments; never held across a driver call */
+static struct range ranges[MAX_DEVICES];
+static uint64_t peers_of[MAX_DEVICES]; /* devices that may access a device's memory, a bit each */
+static struct segment *segments;       /* MAX_SEGMENTS of them */
+static uint32_t segments_used;         /* entries that were ever taken */
+static uint64_t last_id;
+static size_t parked_bytes;
+
+static void *map_table(size_t bytes)
+{
+  void *table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+  return table == MAP_FAILED ? NULL : table;
+}
+
+static size_t round_up(size_t size, size_t granularity)
+{
+  return (size + granularity - 1) / granularity * granularity;
+}
+
+/* Handle types are probed by a real allocation: a device may say that it supports FABRIC and then not permit it. */
+static bool probe_handle_types(const struct driver *driver, struct range *range)
+{
+  static const unsigned int types[] = {CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC,
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+
+  for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    CUmemGenericAllocationHandle handle;
+    range->prop.requestedHandleTypes = types[i];
+    if (driver->cuMemGetAllocationGranularity(&range->granularity, &range->prop,
+                                              CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
+      continue;
+    if (driver->cuMemCreate(&handle, range->granularity, &range->prop, 0) == CUDA_SUCCESS) {
+      driver->cuMemRelease(handle);
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Reserves the address range and its table; no device memory is taken. */
+static bool open_range(const struct driver *driver, int device, struct range *range)
+{
+  CUdeviceptr base = 0;
+  size_t total = 0;
+  int vmm = 0, rdma = 0;
+
+  driver->cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device);
+  driver->cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
+  if (!vmm || driver->cuDeviceTotalMem_v2(&total, device) != CUDA_SUCCESS)
+    return false;
+  range->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  range->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  range->prop.location.id = device;
+  range->prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
+  if (!probe_handle_types(driver, range))
+    return false;
+  range->size = round_up(total, range->granularity) * RANGE_FACTOR;
+  if (driver->cuMemAddressReserve(&base, range->size, range->granularity, 0, 0) != CUDA_SUCCESS)
+    return false;
+  range->base = (uintptr_t)base;
+  range->owners = map_table(range->size / range->granularity * sizeof(*range->owners));
+  if (range->owners)
+    return true;
+  driver->cuMemAddressFree(base, range->size);
+  return false;
+}
+
+/* The current device's range, opened at first use; NULL where there can be none. */
+static struct range *current_range(const struct driver *driver)
+{
+  struct range fresh = {0}, *range;
+  CUcontext context = NULL;
+  CUdevice device;
+  bool ready;
+
+  if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+    return NULL;
+  /* cudaMalloc would make the primary context now; cuMemCreate wants it made. */
+  if (!context && REAL(cudaFree)(NULL) != cudaSuccess)
+    return NULL;
+  if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS || device < 0 || device >= MAX_DEVICES)
+    return NULL;
+  driver->cuCtxGetCurrent(&fresh.context);
+  range = &ranges[device];
+  if (__atomic_load_n(&range->state, __ATOMIC_ACQUIRE) != 0) /* pairs with the release below */
+    return range->state > 0 ? range : NULL;
+
+  ready = open_range(driver, device, &fresh);
+  pthread_mutex_lock(&lock);
+  if (!segments)
+    segments = map_table(MAX_SEGMENTS * sizeof(*segments));
+  if (range->state == 0) {
+    *range = fresh;
+    __atomic_store_n(&range->state, ready && segments ? 1 : -1, __ATOMIC_RELEASE);
+    fresh.owners = NULL;
+  }
+  pthread_mutex_unlock(&lock);
+  if (fresh.owners) { /* another thread was first */
+    munmap(fresh.owners, fresh.size / fresh.granularity * sizeof(*fresh.owners));
+    driver->cuMemAddressFree(fresh.base, fresh.size);
+  }
+  if (range->state < 0)
+    log_info("device %d has no shareable memory: its allocations stay plain", device);
+  return range->state > 0 ? range : NULL;
+}
+
+static uint32_t *owner_of(struct range *range, uintptr_t address)
+{
+  return &range->owners[(address - range->base) / range->granularity];
+}
+
+/* Marks a segment's granules; release pairs with the acquire in arena_find(). */
+static void set_owner(struct range *range, const struct segment *segment, uint32_t owner)
+{
+  for (size_t offset = 0; offset < segment->size; offset += range->granularity)
+    __atomic_store_n(owner_of(range, segment->base + offset), owner, __ATOMIC_RELEASE);
+}
+
+/* Next fit: finds `size` bytes of unused addresses. Holds the lock. */
+static bool find_addresses(struct range *range, size_t size, uintptr_t *base)
+{
+  size_t granules = range->size / range->granularity, wanted = size / range->granularity, run = 0;
+
+  if (wanted > granules)
+    return false;
+  for (size_t i = 0, at = range->next; i < granules + wanted; i++, at++) {
+    if (at >= granules) {
+      at = 0;
+      run = 0;
+    }
+    run = range->owners[at] == 0 ? run + 1 : 0;
+    if (run == wanted) {
+      *base = range->base + (at + 1 - wanted) * range->granularity;
+      range->next = (at + 1) % granules;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Takes a table entry and addresses for it. Holds the lock. The entry is not found by arena_find() yet. */
+static struct segment *take_segment(struct range *range, int device, size_t size, uint32_t *ret_owner)
+{
+  uint32_t i = 0;
+  uintptr_t base;
+
+  while (i < segments_used && segments[i].id != 0)
+    i++;
+  if (i == MAX_SEGMENTS || !find_addresses(range, size, &base))
+    return NULL;
+  if (i == segments_used)
+    segments_used++;
+  segments[i] = (struct segment){.id = ++last_id, .base = base, .size = size, .device = device};
+  range->used += size;
+  *ret_owner = i + 1;
+  return &segments[i];
+}
+
+static void forget_segment(struct range *range, struct segment *segment)
+{
+  pthread_mutex_lock(&lock);
+  set_owner(range, segment, 0);
+  range->used -= segment->size;
+  memset(segment, 0, sizeof(*segment));
+  pthread_mutex_unlock(&lock);
+}
+
+static CUresult set_access(const struct driver *driver, const struct segment *segment, uint64_t devices)
+{
+  CUmemAccessDesc access[MAX_DEVICES];
+  size_t count = 0;
+
+  for (int device = 0; device < MAX_DEVICES; device++)
+    if (devices >> device & 1)
+      access[count++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return driver->cuMemSetAccess(segment->base, segment->size, access, count);
+}
+
+/* Puts memory behind a segment's addresses. On failure nothing is left behind. */
+static CUresult back_segment(const struct driver *driver, struct range *range, struct segment *segment,
+                             uint64_t devices)
+{
+  CUresult result = driver->cuMemCreate(&segment->handle, segment->size, &range->prop, 0);
+
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = driver->cuMemMap(segment->base, segment->size, 0, segment->handle, 0);
+  if (result == CUDA_SUCCESS) {
+    result = set_access(driver, segment, devices);
+    if (result == CUDA_SUCCESS)
+      return result;
+    driver->cuMemUnmap(segment->base, segment->size);
+  }
+  driver->cuMemRelease(segment->handle);
+  return result;
+}
+
+static void unback_segment(const struct driver *driver, const struct segment *segment)
+{
+  driver->cuMemUnmap(segment->base, segment->size);
+  driver->cuMemRelease(segment->handle);
+}
+
+/* Waits for all work of a device, whichever is current. */
+static CUresult settle_device(const struct driver *driver, int device)
+{
+  CUcontext previous;
+  CUdevice current;
+  CUresult result;
+
+  if (driver->cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device)
+    return driver->cuCtxSynchronize();
+  result = driver->cuCtxPushCurrent_v2(ranges[device].context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = driver->cuCtxSynchronize();
+  driver->cuCtxPopCurrent_v2(&previous);
+  return result;
+}
+
+/* A parked segment that fits, its windows still valid; NULL if there is none. */
+static struct segment *unpark(const struct driver *driver, int device, size_t size)
+{
+  struct segment *found = NULL;
+  bool unsettled = false;
+
+  pthread_mutex_lock(&lock);
+  for (uint32_t i = 0; i < segments_used; i++) {
+    struct segment *segment = &segments[i];
+    if (segment->parked && segment->device == device && segment->size >= size &&
+        segment->size - size <= size / PARKED_FIT && (!found || segment->size < found->size))
+      found = segment;
+  }
+  if (found) {
+    __atomic_store_n(&found->parked, false, __ATOMIC_RELAXED);
+    unsettled = found->unsettled;
+    parked_bytes -= found->size;
+  }
+  pthread_mutex_unlock(&lock);
+  if (!unsettled || settle_device(driver, device) == CUDA_SUCCESS)
+    return found;
+  pthread_mutex_lock(&lock);
+  __atomic_store_n(&found->parked, true, __ATOMIC_RELAXED);
+  parked_bytes += found->size;
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+int arena_alloc(void **ptr, size_t size, size_t max_bytes)
+{
+  const struct driver *driver = real_driver();
+  struct range *range = driver ? current_range(driver) : NULL;
+  struct segment *segment = NULL;
+  uint32_t owner = 0;
+  uint64_t devices = 0, peers;
+  bool full = false;
+  CUresult result;
+  int device;
+
+  if (!range)
+    return -ENODEV;
+  if (size == 0 || size > range->size)
+    return size == 0 ? -EINVAL : -ENOMEM;
+  device = range->prop.location.id;
+  size = round_up(size, range->granularity);
+  segment = unpark(driver, device, size);
+  if (segment) {
+    *ptr = (void *)segment->base;
+    return 0;
+  }
+
+  pthread_mutex_lock(&lock);
+  full = max_bytes != 0 && (size > max_bytes || range->used > max_bytes - size);
+  if (!full)
+    segment = take_segment(range, device, size, &owner);
+  if (segment) {
+    /* From here on nobody else takes the addresses; arena_find() sees them when the memory is there. */
+    devices = __atomic_load_n(&peers_of[device], __ATOMIC_ACQUIRE) | 1ULL << device;
+    set_owner(range, segment, owner);
+  }
+  pthread_mutex_unlock(&lock);
+  if (!segment)
+    return full ? -ENOSPC : -ENFILE;
+
+  result = back_segment(driver, range, segment, devices);
+  if (result != CUDA_SUCCESS) {
+    forget_segment(range, segment);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
+  }
+  /* A peer that was granted access meanwhile did not see this segment, or saw it without memory. */
+  peers = __atomic_load_n(&peers_of[device], __ATOMIC_ACQUIRE);
+  if (peers & ~devices)
+    set_access(driver, segment, peers & ~devices);
+  *ptr = (void *)segment->base;
+  return 0;
+}
+
+struct segment *arena_find(const void *ptr)
+{
+  uintptr_t address = (uintptr_t)ptr;
+
+  for (int device = 0; device < MAX_DEVICES; device++) {
+    struct range *range = &ranges[device];
+    uint32_t owner;
+    if (__atomic_load_n(&range->state, __ATOMIC_ACQUIRE) <= 0 || address - range->base >= range->size)
+      continue;
+    owner = __atomic_load_n(owner_of(range, address), __ATOMIC_ACQUIRE); /* pairs with set_owner() */
+    if (owner == 0 || __atomic_load_n(&segments[owner - 1].parked, __ATOMIC_RELAXED))
+      return NULL;
+    return &segments[owner - 1];
+  }
+  return NULL;
+}
+
+/* Parks a segment if a window holds it (or it must not be touched now). False: the caller gives the memory back. */
+static bool park(struct segment *segment, bool unsettled)
+{
+  bool parked;
+
+  pthread_mutex_lock(&lock);
+  parked = segment->windows > 0 || unsettled;
+  if (parked) {
+    __atomic_store_n(&segment->parked, true, __ATOMIC_RELAXED);
+    segment->unsettled = unsettled;
+    parked_bytes += segment->size;
+  }
+  pthread_mutex_unlock(&lock);
+  return parked;
+}
+
+static void give_back(const struct driver *driver, struct segment *segment)
+{
+  unback_segment(driver, segment);
+  forget_segment(&ranges[segment->device], segment);
+}
+
+bool arena_free(void *ptr, cudaError_t *result)
+{
+  enum { CAPTURE_FIRST = 900, CAPTURE_LAST = 908 }; /* CUDA_ERROR_STREAM_CAPTURE_* */
+  const struct driver *driver = real_driver();
+  struct segment *segment = arena_find(ptr);
+  CUresult waited;
+  bool capturing;
+
+  if (!driver || !segment || (uintptr_t)ptr != segment->base)
+    return false;
+  waited = settle_device(driver, segment->device);
+  capturing = waited >= CAPTURE_FIRST && waited <= CAPTURE_LAST;
+  if (waited != CUDA_SUCCESS && !capturing) {
+    *result = (cudaError_t)waited; /* asynchronous errors have the same numbers in both APIs since CUDA 10.1 */
+    return true;
+  }
+  *result = cudaSuccess;
+  if (!park(segment, capturing))
+    give_back(driver, segment);
+  return true;
+}
+
+void arena_pin(struct segment *segment)
+{
+  pthread_mutex_lock(&lock);
+  segment->windows++;
+  pthread_mutex_unlock(&lock);
+}
+
+void arena_unpin(struct segment *segment)
+{
+  const struct driver *driver = real_driver();
+  bool last;
+
+  pthread_mutex_lock(&lock);
+  last = --segment->windows == 0 && segment->parked && !segment->unsettled;
+  if (last) {
+    __atomic_store_n(&segment->parked, false, __ATOMIC_RELAXED);
+    parked_bytes -= segment->size;
+  }
+  pthread_mutex_unlock(&lock);
+  if (last)
+    give_back(driver, segment);
+}
+
+void arena_grant(int owner, int accessor)
+{
+  const struct driver *driver = real_driver();
+  uint64_t device;
+
+  if (!driver || owner < 0 || owner >= MAX_DEVICES || accessor < 0 || accessor >= MAX_DEVICES)
+    return;
+  device = 1ULL << accessor;
+  /* Segments made from now on are mapped for the peer by arena_alloc(). */
+  if (__atomic_fetch_or(&peers_of[owner], device, __ATOMIC_ACQ_REL) & device)
+    return;
+  for (uint32_t i = 0;; i++) {
+    struct segment copy = {0};
+    pthread_mutex_lock(&lock);
+    if (i < segments_used)
+      copy = segments[i];
+    else
+      i = UINT32_MAX;
+    pthread_mutex_unlock(&lock);
+    if (i == UINT32_MAX)
+      return;
+    if (copy.id != 0 && copy.device == owner)
+      set_access(driver, &copy, device);
+  }
+}
+
+size_t arena_parked(void)
+{
+  return __atomic_load_n(&parked_bytes, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arena: device memory that NCCL can share. Per device one huge reserved address range; in it segments, each
+ * one VMM allocation (cuMemCreate) mapped whole, as a window wants it.
+ *
+ * Owns the ranges, the segments and the memory that is parked. Calls the CUDA driver only, with no lock held;
+ * knows nothing of NCCL. A segment's id is never used twice in a process, so what is known of a freed segment is
+ * never taken for a new one at the same address.
+ */
+#ifndef SYMMSHIM_ARENA_H
+#define SYMMSHIM_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shim/abi/cuda.h"
+
+struct segment {
+  uint64_t id; /* from 1; 0 while the table's entry is free */
+  uintptr_t base;
+  size_t size; /* bytes mapped: a multiple of the granularity, 2 MiB on the GPUs known so far */
+  int device;
+  uint32_t windows; /* windows that hold it */
+  bool parked;      /* freed by the job, kept for a window's sake */
+  bool unsettled;   /* parked without having waited for the device */
+  CUmemGenericAllocationHandle handle;
+};
+
+/*
+ * Allocates on the current device. Returns 0; -ENOMEM when the device or the policy's cap is out of memory;
+ * another negative errno when the arena cannot serve (no driver, no context, no VMM, tables full).
+ */
+int arena_alloc(void **ptr, size_t size, size_t max_bytes);
+
+/*
+ * Frees what arena_alloc gave, after waiting for the segment's device as cudaFree does; a segment with windows is
+ * parked instead. Returns false when `ptr` is not the base of a live segment: then it is not the arena's business.
+ */
+bool arena_free(void *ptr, cudaError_t *result);
+
+/* The live segment that holds an address, or NULL; read only outside arena.c. Lock-free. */
+struct segment *arena_find(const void *ptr);
+
+/* A window holds the segment, or no longer does. The last one of a parked segment gives the memory back. */
+void arena_pin(struct segment *segment);
+void arena_unpin(struct segment *segment);
+
+/* Lets `accessor` read and write all memory of `owner`, present and future (cudaDeviceEnablePeerAccess). */
+void arena_grant(int owner, int accessor);
+
+/* Bytes that are parked, on all devices. */
+size_t arena_parked(void);
+
+#endif

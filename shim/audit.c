@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shim/audit.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shim/life.h"
+#include "shim/log.h"
+
+enum { AUDIT_LINE = 2048, AUDIT_SCHEMA = 1 };
+
+static int descriptor = -1;
+
+struct line {
+  size_t used;
+  bool full;
+  char text[AUDIT_LINE];
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct line *line, const char *format, ...)
+{
+  size_t room = sizeof(line->text) - line->used;
+  va_list args;
+  int length;
+
+  va_start(args, format);
+  length = vsnprintf(line->text + line->used, room, format, args);
+  va_end(args);
+  if (length < 0 || (size_t)length >= room)
+    line->full = true;
+  else
+    line->used += (size_t)length;
+}
+
+/* A JSON string, or null. */
+static void add_string(struct line *line, const char *name, const char *value)
+{
+  if (!value) {
+    add(line, ",\"%s\":null", name);
+    return;
+  }
+  add(line, ",\"%s\":\"", name);
+  for (const unsigned char *c = (const unsigned char *)value; *c; c++) {
+    if (*c == '"' || *c == '\\')
+      add(line, "\\%c", *c);
+    else if (*c < 0x20)
+      add(line, "\\u%04x", *c);
+    else
+      add(line, "%c", *c);
+  }
+  add(line, "\"");
+}
+
+static void begin(struct line *line, const char *event)
+{
+  struct timespec now;
+  int rank = log_rank();
+
+  line->used = 0;
+  line->full = false;
+  clock_gettime(CLOCK_REALTIME, &now);
+  add(line, "{\"schema\":%d,\"event\":\"%s\",\"time\":%lld.%06ld,\"pid\":%d", AUDIT_SCHEMA, event,
+      (long long)now.tv_sec, now.tv_nsec / 1000, (int)getpid());
+  if (rank >= 0)
+    add(line, ",\"rank\":%d", rank);
+  else
+    add(line, ",\"rank\":null");
+}
+
+static void add_comm(struct line *line, uint64_t comm)
+{
+  add(line, ",\"comm\":\"%016llx\"", (unsigned long long)comm);
+}
+
+/* One write a line, so that lines of several processes do not mix and a kill loses nothing that was said. */
+static void end(struct line *line)
+{
+  int saved_errno = errno;
+
+  add(line, "}\n");
+  if (line->full)
+    log_warn_once("an audit line was longer than %d bytes and was left out", AUDIT_LINE);
+  else if (write(descriptor, line->text, line->used) != (ssize_t)line->used)
+    log_warn_once("the audit log could not be written: %s; lines are missing from it", strerror(errno));
+  errno = saved_errno;
+}
+
+void audit_start(const char *mode, const char *policy)
+{
+  const char *pattern = getenv("SYMMSHIM_AUDIT");
+  char path[4096], host[64] = "?";
+  struct line line;
+
+  if (!pattern || !*pattern)
+    return;
+  if (!log_expand(path, sizeof(path), pattern)) {
+    log_warn("SYMMSHIM_AUDIT is too long for a file name: no audit log is written");
+    return;
+  }
+  descriptor = log_open(path);
+  if (descriptor < 0) {
+    log_warn("%s: %s (SYMMSHIM_AUDIT wants a regular file of this user, or none yet, in an existing folder)", path,
+             strerror(-descriptor));
+    return;
+  }
+  gethostname(host, sizeof(host) - 1);
+  begin(&line, "start");
+  add_string(&line, "host", host);
+  add_string(&line, "version", SYMMSHIM_VERSION);
+  add_string(&line, "mode", mode);
+  add_string(&line, "policy", policy);
+  end(&line);
+}
+
+bool audit_wants(enum policy_audit_level level)
+{
+  return descriptor >= 0 && level <= life_policy()->audit_level;
+}
+
+void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, enum reason reason, uint64_t setup_ns)
+{
+  struct line line;
+
+  if (!audit_wants(POLICY_AUDIT_summary))
+    return;
+  begin(&line, "comm");
+  add_comm(&line, comm);
+  add(&line, ",\"comm_rank\":%d,\"nranks\":%d,\"nccl\":\"%d.%d.%d\"", rank, nranks, nccl_version / 10000,
+      nccl_version / 100 % 100, nccl_version % 100);
+  add_string(&line, "state", reason == REASON_none ? "ready" : "plain");
+  add_string(&line, "reason", reason_code(reason));
+  add(&line, ",\"setup_ns\":%llu", (unsigned long long)setup_ns);
+  end(&line);
+}
+
+void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_ns)
+{
+  struct line line;
+
+  if (!audit_wants(POLICY_AUDIT_change))
+    return;
+  begin(&line, "window");
+  add_comm(&line, comm);
+  add(&line, ",\"segment\":%llu,\"bytes\":%zu,\"setup_ns\":%llu", (unsigned long long)segment, bytes,
+      (unsigned long long)setup_ns);
+  end(&line);
+}
+
+static void add_place(struct line *line, const char *name, const struct audit_place *place)
+{
+  if (place->segment == 0)
+    add(line, ",\"%s\":null", name);
+  else
+    add(line, ",\"%s\":{\"segment\":%llu,\"offset\":%llu}", name, (unsigned long long)place->segment,
+        (unsigned long long)place->offset);
+}
+
+void audit_call(const struct audit_call *call)
+{
+  const struct policy_request *request = &call->request;
+  struct line line;
+
+  begin(&line, "call");
+  add_comm(&line, call->comm);
+  add(&line, ",\"seq\":%llu", (unsigned long long)call->sequence);
+  add_string(&line, "op", policy_op_word(request->op));
+  add_string(&line, "dtype", policy_dtype_word(request->dtype));
+  add_string(&line, "redop", request->redop == POLICY_REDOP_none ? NULL : policy_redop_word(request->redop));
+  add(&line, ",\"count\":%zu,\"bytes\":%llu,\"capture\":%s", call->count, (unsigned long long)request->bytes,
+      call->capturing ? "true" : "false");
+  add_string(&line, "path", policy_path_word(call->path));
+  add_string(&line, "rewrite", call->rewrite == POLICY_REWRITE_none ? NULL : policy_rewrite_word(call->rewrite));
+  add_string(&line, "reason", reason_code(call->reason));
+  add(&line, ",\"host_ns\":%llu", (unsigned long long)call->host_ns);
+  add_place(&line, "send", &call->send);
+  add_place(&line, "recv", &call->recv);
+  end(&line);
+}
+
+void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct tally *tally)
+{
+  const char *separator = "";
+  struct line line;
+
+  if (!audit_wants(POLICY_AUDIT_summary))
+    return;
+  begin(&line, "summary");
+  add_comm(&line, comm);
+  add(&line, ",\"nranks\":%d", nranks);
+  add_string(&line, "op", policy_op_word(op));
+  add(&line, ",\"calls\":%llu,\"bytes\":%llu,\"window_calls\":%llu,\"window_bytes\":%llu,\"plain\":{",
+      (unsigned long long)tally->calls, (unsigned long long)tally->bytes, (unsigned long long)tally->window_calls,
+      (unsigned long long)tally->window_bytes);
+  for (int reason = 0; reason < REASON_COUNT; reason++)
+    if (tally->plain[reason] != 0) {
+      add(&line, "%s\"%s\":%llu", separator, reason_code((enum reason)reason),
+          (unsigned long long)tally->plain[reason]);
+      separator = ",";
+    }
+  add(&line, "}");
+  end(&line);
+}
+
+void tally_add(struct tally *tally, enum policy_path path, enum reason reason, uint64_t bytes)
+{
+  tally->calls++;
+  tally->bytes += bytes;
+  if (path == POLICY_PATH_plain) {
+    tally->plain[reason]++;
+  } else {
+    tally->window_calls++;
+    tally->window_bytes += bytes;
+  }
+}
+
+uint64_t audit_clock(void)
+{
+  struct timespec now;
+
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}

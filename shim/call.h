@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The way of one collective call through the shim: plan (plan.h), agreement (board.h), then the child or the job's
+ * own communicator, then the account of it (audit.h).
+ *
+ * Owns the order of these steps and the per-thread state of NCCL groups, nothing that outlives a call.
+ */
+#ifndef SYMMSHIM_CALL_H
+#define SYMMSHIM_CALL_H
+
+#include "policy/policy.h"
+#include "shim/abi/nccl.h"
+
+/* A call as the job made it. */
+struct call {
+  enum policy_op op;
+  const void *send;
+  void *recv;
+  size_t count; /* as NCCL counts: all-gather's sendcount, reduce-scatter's recvcount */
+  ncclDataType_t dtype;
+  ncclRedOp_t redop; /* not looked at for all-gather */
+  ncclComm_t comm;
+  cudaStream_t stream;
+};
+
+/* Makes the call, one way or the other; returns what NCCL said. */
+ncclResult_t call_make(const struct call *call);
+
+/* The job's ncclGroupStart and ncclGroupEnd on this thread, once the real ones succeeded. */
+void call_group_entered(void);
+void call_group_left(void);
+bool call_in_group(void);
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shim/child.h"
+
+#include <string.h>
+
+#include "shim/comm.h"
+#include "shim/life.h"
+#include "shim/log.h"
+#include "shim/real.h"
+#include "shim/rewrite.h"
+#include "shim/verdict.h"
+#include "shim/watch.h"
+
+/* Ranks need not say that they succeeded as quickly as that they are ready: NCCL lets them go one by one. */
+enum { STEP_PATIENCE = 10 };
+
+static uint32_t setup_wait_us(void)
+{
+  return life_policy()->setup_ms * 1000;
+}
+
+static uint32_t step_wait_us(void)
+{
+  uint64_t wait = (uint64_t)setup_wait_us() * STEP_PATIENCE;
+
+  return wait < UINT32_MAX ? (uint32_t)wait : UINT32_MAX;
+}
+
+bool child_enter_context(const struct child *child)
+{
+  const struct driver *driver = real_driver();
+  CUcontext current = NULL;
+
+  driver->cuCtxGetCurrent(&current);
+  return current != child->context && driver->cuCtxPushCurrent_v2(child->context) == CUDA_SUCCESS;
+}
+
+void child_leave_context(bool entered)
+{
+  CUcontext ignored;
+
+  if (entered)
+    real_driver()->cuCtxPopCurrent_v2(&ignored);
+}
+
+/* Everything about making the child that can fail on this rank alone. */
+static enum reason prepare(struct child *child, int device)
+{
+  const struct driver *driver = real_driver();
+  size_t free_bytes = 0, total = 0;
+  CUdevice current;
+
+  if (!driver || driver->cuCtxGetCurrent(&child->context) != CUDA_SUCCESS ||
+      driver->cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device)
+    return REASON_other_device;
+  if (driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS || free_bytes < life_policy()->child_memory)
+    return REASON_no_memory;
+  if (!rewrite_prepare(child->context))
+    return REASON_no_kernel;
+  if (!child->event && driver->cuEventCreate(&child->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+    return REASON_no_memory;
+  return REASON_none;
+}
+
+/*
+ * Allocations inside NCCL must not break a capture that another thread has under way; the thread's own mode is
+ * put back as it was (pytorch/pytorch#192524 is what happens otherwise).
+ */
+static CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode)
+{
+  real_driver()->cuThreadExchangeStreamCaptureMode(&mode);
+  return mode;
+}
+
+static ncclComm_t split(struct comm *comm)
+{
+  const struct policy *policy = life_policy();
+  ncclComm_t handle = NULL;
+  /* minCTAs alone or maxCTAs alone is an invalid argument (2.28.9). A blocking child, since a non-blocking one
+   * starts a thread for every call. Children of the job's own do not share resources with this one. */
+  ncclConfig_t config = {.size = sizeof(config),
+                         .magic = ABI_NCCL_CONFIG_MAGIC,
+                         .version = ABI_NCCL_CONFIG_VERSION,
+                         .blocking = 1,
+                         .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                         .minCTAs = (int)policy->child_min_ctas,
+                         .maxCTAs = (int)policy->child_max_ctas,
+                         .splitShare = 0,
+                         .trafficClass = NCCL_CONFIG_UNDEF_INT,
+                         .commName = "symmshim",
+                         .collnetEnable = NCCL_CONFIG_UNDEF_INT,
+                         .CTAPolicy = NCCL_CONFIG_UNDEF_INT,
+                         .shrinkShare = NCCL_CONFIG_UNDEF_INT,
+                         .nvlsCTAs = NCCL_CONFIG_UNDEF_INT};
+  CUstreamCaptureMode mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  struct watch watch;
+  ncclResult_t result;
+
+  watch_begin(&watch, policy->warn_s, "rank %d of %d, communicator %016llx: ncclCommSplit for the child communicator",
+              comm->rank, comm->nranks, (unsigned long long)comm->id);
+  result = REAL(ncclCommSplit)(comm->handle, 0, comm->rank, &handle, &config);
+  watch_end(&watch);
+  exchange_capture_mode(mode);
+  if (result != ncclSuccess && handle) {
+    REAL(ncclCommAbort)(handle);
+    handle = NULL;
+  }
+  return handle;
+}
+
+/* Asks whether all ranks succeeded in what they entered together. */
+static bool all_succeeded(struct comm *comm, enum verdict_question question, bool succeeded)
+{
+  struct board_ballot ballot = {{(uint64_t)question}};
+
+  if (succeeded)
+    return board_vote_step(comm->board, &ballot, step_wait_us()) == BOARD_YES;
+  board_decline(comm->board);
+  return false;
+}
+
+enum reason child_make(struct comm *comm, int device)
+{
+  struct child *child = &comm->child;
+  struct board_ballot ballot = {{VERDICT_CHILD_READY}};
+  enum reason reason = prepare(child, device);
+  uint64_t start = audit_clock();
+
+  if (reason != REASON_none) {
+    board_decline(comm->board);
+    return reason;
+  }
+  reason = verdict_reason(board_vote(comm->board, &ballot, setup_wait_us()));
+  if (reason != REASON_none)
+    return reason;
+  child->handle = split(comm);
+  if (!all_succeeded(comm, VERDICT_CHILD_MADE, child->handle != NULL)) {
+    child_end(comm, true);
+    comm_make_plain(comm, REASON_child_failed, audit_clock() - start);
+    return REASON_child_failed;
+  }
+  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, REASON_none, audit_clock() - start);
+  log_info("rank %d of %d, communicator %016llx: child communicator made in %llu us", comm->rank, comm->nranks,
+           (unsigned long long)comm->id, (unsigned long long)(audit_clock() - start) / 1000);
+  return REASON_none;
+}
+
+static bool register_segment(struct comm *comm, struct segment *segment)
+{
+  uint64_t start = audit_clock();
+  struct watch watch;
+  bool registered;
+
+  watch_begin(&watch, life_policy()->warn_s, "rank %d of %d, communicator %016llx: ncclCommWindowRegister of %zu bytes",
+              comm->rank, comm->nranks, (unsigned long long)comm->id, segment->size);
+  registered = window_register(&comm->child.windows, comm->child.handle, segment);
+  watch_end(&watch);
+  audit_window(comm->id, segment->id, segment->size, audit_clock() - start);
+  return registered;
+}
+
+enum reason child_register(struct comm *comm, struct segment *const segments[], int count)
+{
+  CUstreamCaptureMode mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  bool registered = true;
+
+  /* All of them even after one failed: the other ranks are in the next one already. */
+  for (int i = 0; i < count; i++)
+    registered &= register_segment(comm, segments[i]);
+  exchange_capture_mode(mode);
+  if (all_succeeded(comm, VERDICT_REGISTERED, registered))
+    return REASON_none;
+  child_end(comm, true);
+  comm_make_plain(comm, REASON_register_failed, 0);
+  return REASON_register_failed;
+}
+
+void child_order_before(struct child *child, enum child_lane lane, CUstream stream)
+{
+  bool entered;
+
+  if (!child->event_valid || child->last_lane == lane || child->last_stream == stream)
+    return;
+  entered = child_enter_context(child);
+  real_driver()->cuStreamWaitEvent(stream, child->event, 0);
+  child_leave_context(entered);
+}
+
+void child_order_after(struct child *child, enum child_lane lane, CUstream stream)
+{
+  bool entered = child_enter_context(child);
+
+  child->event_valid = real_driver()->cuEventRecord(child->event, stream) == CUDA_SUCCESS;
+  child_leave_context(entered);
+  child->last_lane = lane;
+  child->last_stream = stream;
+}
+
+void child_end(struct comm *comm, bool wait)
+{
+  const struct driver *driver = real_driver();
+  struct child *child = &comm->child;
+  bool entered, done = true;
+
+  if (child->context && driver) {
+    entered = child_enter_context(child);
+    if (child->event_valid && wait)
+      driver->cuEventSynchronize(child->event);
+    else if (child->event_valid)
+      done = driver->cuEventQuery(child->event) == CUDA_SUCCESS;
+    child_leave_context(entered);
+  }
+  if (child->handle && done) {
+    window_drop_all(&child->windows, child->handle);
+    /* Abort, not destroy: local to this rank, and the peers' children may live on. */
+    REAL(ncclCommAbort)(child->handle);
+  } else if (child->handle) {
+    log_warn("rank %d of %d, communicator %016llx was aborted while its child communicator was at work: the child "
+             "is left as it is",
+             comm->rank, comm->nranks, (unsigned long long)comm->id);
+  }
+  if (child->event && done && driver)
+    driver->cuEventDestroy_v2(child->event);
+  child->handle = NULL;
+  child->event = NULL;
+  child->event_valid = false;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The child communicator, which holds the windows: NCCL goes symmetric by itself, by address, for every call whose
+ * buffers lie in windows of that communicator, so the job's own must never have any.
+ *
+ * Owns the child from the ranks' agreement on making it to its end, its windows, and the order between calls on it
+ * and on the job's communicator. What is collective here is entered only after every rank said ready.
+ */
+#ifndef SYMMSHIM_CHILD_H
+#define SYMMSHIM_CHILD_H
+
+#include <stdbool.h>
+
+#include "shim/abi/cuda.h"
+#include "shim/abi/nccl.h"
+#include "shim/reason.h"
+#include "shim/window.h"
+
+struct comm;
+
+enum child_lane { LANE_JOB, LANE_CHILD };
+
+struct child {
+  ncclComm_t handle; /* NULL until made, and again once gone */
+  CUcontext context; /* in which it was made */
+  CUevent event;     /* recorded behind the last call on either communicator */
+  bool event_valid;
+  enum child_lane last_lane;
+  CUstream last_stream;
+  struct window_table windows;
+};
+
+/*
+ * Agrees with the other ranks on making the child, and makes it. Returns REASON_none, or why not: for this call
+ * (other_device, no_memory, no_kernel, a verdict), or for good (child_failed; the communicator is plain from then
+ * on). `device` is where the call's buffers lie.
+ */
+enum reason child_make(struct comm *comm, int device);
+
+/*
+ * Registers windows over up to two segments, which every rank agreed to do at this point, and agrees on success.
+ * Returns REASON_none or register_failed (for good).
+ */
+enum reason child_register(struct comm *comm, struct segment *const segments[], int count);
+
+/*
+ * Keeps the order that NCCL would have kept on one communicator: a call on the other one, on another stream than
+ * the last, waits for it. To be called around every launch once the child exists; not while capturing.
+ */
+void child_order_before(struct child *child, enum child_lane lane, CUstream stream);
+void child_order_after(struct child *child, enum child_lane lane, CUstream stream);
+
+/* Makes the child's context current if it is not; undone by child_leave_context() with what this returned. */
+bool child_enter_context(const struct child *child);
+void child_leave_context(bool entered);
+
+/*
+ * Ends the child. With `wait` this rank's work on it is waited for; without (abort), a child whose work is not done
+ * is left behind rather than touched, since before 2.29 nothing can end its kernels.
+ */
+void child_end(struct comm *comm, bool wait);
+
+#endif

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shim/comm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim/life.h"
+#include "shim/log.h"
+#include "shim/real.h"
+
+enum {
+  SLOTS = 4096, /* communicators at a time; a power of two */
+  SUMMARY_SECONDS = 60
+};
+
+/* An open-addressed table, read without a lock. A slot whose record went keeps its place in the chain (GONE). */
+struct slot {
+  ncclComm_t handle; /* NULL: the chain ends here */
+  struct comm *comm;
+};
+#define GONE ((ncclComm_t)-1)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* writers; never held across a real call */
+static struct slot slots[SLOTS];
+static struct comm *spare[SLOTS]; /* records of communicators that are gone; never freed, since a reader may look */
+static uint32_t spare_count;
+static struct comm unseen; /* stands for all communicators made out of sight; under the lock */
+
+uint64_t comm_hash(uint64_t hash, const void *bytes, size_t count)
+{
+  const unsigned char *byte = bytes;
+
+  hash ^= 0xcbf29ce484222325ULL;
+  for (size_t i = 0; i < count; i++)
+    hash = (hash ^ byte[i]) * 0x100000001b3ULL;
+  hash ^= hash >> 33;
+  hash *= 0xff51afd7ed558ccdULL;
+  return hash ^ hash >> 33;
+}
+
+static uint32_t slot_of(ncclComm_t handle)
+{
+  return (uint32_t)comm_hash(0, &handle, sizeof(handle)) & (SLOTS - 1);
+}
+
+static void insert(struct comm *comm)
+{
+  uint32_t at = slot_of(comm->handle);
+
+  for (uint32_t i = 0; i < SLOTS; i++, at = (at + 1) & (SLOTS - 1)) {
+    struct slot *slot = &slots[at];
+    if (slot->handle != NULL && slot->handle != GONE)
+      continue;
+    __atomic_store_n(&slot->comm, comm, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->handle, comm->handle, __ATOMIC_RELEASE); /* pairs with the acquire in comm_enter() */
+    return;
+  }
+  log_warn_once("more than %d communicators at a time: the rest stay plain", SLOTS);
+}
+
+static void erase(const struct comm *comm)
+{
+  uint32_t at = slot_of(comm->handle);
+
+  while (slots[at].handle != NULL && slots[at].comm != comm)
+    at = (at + 1) & (SLOTS - 1);
+  if (slots[at].handle == NULL)
+    return;
+  __atomic_store_n(&slots[at].handle, GONE, __ATOMIC_RELEASE);
+  /* At the end of a chain nothing has to be kept in place. */
+  while (slots[(at + 1) & (SLOTS - 1)].handle == NULL && slots[at].handle == GONE) {
+    __atomic_store_n(&slots[at].handle, NULL, __ATOMIC_RELEASE);
+    at = (at - 1) & (SLOTS - 1);
+  }
+}
+
+static int nccl_version(void)
+{
+  int version = 0;
+
+  return REAL(ncclGetVersion)(&version) == ncclSuccess ? version : 0;
+}
+
+/* What all ranks must have in common to understand each other's ballots and to decide alike. */
+static uint64_t compatibility(void)
+{
+  uint64_t facts[] = {life_policy()->hash, (uint64_t)nccl_version()};
+
+  return comm_hash(comm_hash(0, SYMMSHIM_VERSION, sizeof(SYMMSHIM_VERSION)), facts, sizeof(facts));
+}
+
+struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason plain)
+{
+  struct attendance attendance = {.id = id, .plain = plain};
+  struct board_pace pace = {life_policy()->pause_after, life_policy()->pause_calls};
+  int error;
+
+  if (life_passive_reason() != REASON_none)
+    attendance.plain = life_passive_reason();
+  if (attendance.plain == REASON_none && (!REAL_EXISTS(ncclCommWindowRegister) || !REAL_EXISTS(ncclCommSplit)))
+    attendance.plain = REASON_nccl_version;
+  if (attendance.plain == REASON_none && capacity > BOARD_MAX_RANKS)
+    attendance.plain = REASON_missing_ranks; /* no host holds so many */
+  if (attendance.plain == REASON_none && (slot < 0 || slot >= capacity))
+    attendance.plain = REASON_board_failed; /* NCCL will say what is wrong with them */
+  if (attendance.plain != REASON_none)
+    return attendance;
+  board_sweep();
+  error = board_attach(&attendance.board, id, (uint32_t)capacity, (uint32_t)slot, compatibility(), pace);
+  if (error) {
+    log_warn("communicator %016llx: no shared memory to agree through: %s (/dev/shm must be writable and have room)",
+             (unsigned long long)id, strerror(-error));
+    attendance.plain = REASON_board_failed;
+  }
+  return attendance;
+}
+
+static enum reason fault_reason(enum board_fault fault)
+{
+  static const enum reason reasons[] = {[BOARD_SOUND] = REASON_none,
+                                        [BOARD_MISSING] = REASON_missing_ranks,
+                                        [BOARD_SAME_PROCESS] = REASON_same_process,
+                                        [BOARD_INCOMPATIBLE] = REASON_shim_differs};
+
+  return reasons[fault];
+}
+
+static struct comm *new_record(void)
+{
+  struct comm *comm = NULL;
+
+  pthread_mutex_lock(&lock);
+  if (spare_count > 0)
+    comm = spare[--spare_count];
+  pthread_mutex_unlock(&lock);
+  if (!comm)
+    return calloc(1, sizeof(*comm));
+  __atomic_store_n(&comm->released, false, __ATOMIC_RELAXED);
+  __atomic_store_n(&comm->dead, false, __ATOMIC_RELEASE);
+  return comm;
+}
+
+/* With init complete, whether the ranks can agree through their board. */
+static enum reason seal(struct attendance *attendance, ncclComm_t handle)
+{
+  if (REAL(ncclCommUserRank)(handle, &attendance->rank) != ncclSuccess ||
+      REAL(ncclCommCount)(handle, &attendance->nranks) != ncclSuccess)
+    return REASON_board_failed;
+  if (attendance->nranks < 2)
+    return REASON_single_rank;
+  return fault_reason(board_seal(attendance->board, (uint32_t)attendance->nranks));
+}
+
+void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t result)
+{
+  bool made = (result == ncclSuccess || result == ncclInProgress) && handle;
+  struct comm *comm = made ? new_record() : NULL;
+  enum reason plain = attendance->plain;
+
+  if (plain == REASON_none && result == ncclInProgress)
+    plain = REASON_nonblocking;
+  if (comm && plain == REASON_none)
+    plain = seal(attendance, handle);
+  if (!comm || plain != REASON_none) {
+    board_detach(attendance->board);
+    attendance->board = NULL;
+  }
+  if (!comm)
+    return;
+  comm->handle = handle;
+  comm->id = attendance->id;
+  comm->rank = attendance->rank;
+  comm->nranks = attendance->nranks;
+  comm->nccl_version = nccl_version();
+  comm->board = attendance->board;
+  if (plain != REASON_none)
+    comm_make_plain(comm, plain, 0);
+  pthread_mutex_lock(&lock);
+  insert(comm);
+  pthread_mutex_unlock(&lock);
+}
+
+void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns)
+{
+  enum reason none = REASON_none;
+
+  if (!__atomic_compare_exchange_n(&comm->plain, &none, reason, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    return;
+  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, reason, setup_ns);
+  log_info("rank %d of %d, communicator %016llx stays plain: %s", comm->rank, comm->nranks,
+           (unsigned long long)comm->id, reason_meaning(reason));
+}
+
+static void recycle(struct comm *comm)
+{
+  board_detach(comm->board);
+  window_forget_all(&comm->child.windows);
+  pthread_mutex_lock(&lock);
+  memset(&comm->handle, 0, sizeof(*comm) - offsetof(struct comm, handle));
+  if (spare_count < SLOTS)
+    spare[spare_count++] = comm;
+  pthread_mutex_unlock(&lock);
+}
+
+struct comm *comm_enter(ncclComm_t handle)
+{
+  uint32_t at = slot_of(handle);
+
+  if (!handle || handle == GONE)
+    return NULL;
+  for (uint32_t i = 0; i < SLOTS; i++, at = (at + 1) & (SLOTS - 1)) {
+    ncclComm_t found = __atomic_load_n(&slots[at].handle, __ATOMIC_ACQUIRE); /* pairs with insert() */
+    struct comm *comm;
+    if (found == NULL)
+      return NULL;
+    if (found != handle)
+      continue;
+    comm = __atomic_load_n(&slots[at].comm, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&comm->users, 1, __ATOMIC_ACQ_REL);
+    /* Between the look and the entry it may have been aborted, even recycled. */
+    if (!__atomic_load_n(&comm->dead, __ATOMIC_ACQUIRE) && comm->handle == handle)
+      return comm;
+    comm_leave(comm);
+    return NULL;
+  }
+  return NULL;
+}
+
+void comm_leave(struct comm *comm)
+{
+  /* The last one out of a dead record clears it; `released` lets one caller do so, whoever looks in later. */
+  if (__atomic_sub_fetch(&comm->users, 1, __ATOMIC_ACQ_REL) == 0 && __atomic_load_n(&comm->dead, __ATOMIC_ACQUIRE) &&
+      !__atomic_exchange_n(&comm->released, true, __ATOMIC_ACQ_REL))
+    recycle(comm);
+}
+
+bool comm_hold_child(struct comm *comm)
+{
+  return !__atomic_exchange_n(&comm->busy, true, __ATOMIC_ACQUIRE);
+}
+
+void comm_release_child(struct comm *comm)
+{
+  __atomic_store_n(&comm->busy, false, __ATOMIC_RELEASE);
+}
+
+void comm_remove(struct comm *comm)
+{
+  comm_make_plain(comm, REASON_aborted, 0);
+  if (comm->board)
+    board_cancel(comm->board);
+  comm_summarize(comm);
+  pthread_mutex_lock(&lock);
+  erase(comm);
+  pthread_mutex_unlock(&lock);
+  __atomic_store_n(&comm->dead, true, __ATOMIC_RELEASE);
+}
+
+bool comm_drop_children(void)
+{
+  bool dropped = false;
+
+  for (uint32_t at = 0; at < SLOTS; at++) {
+    struct comm *comm = comm_enter(__atomic_load_n(&slots[at].handle, __ATOMIC_ACQUIRE));
+    if (!comm)
+      continue;
+    if (comm_hold_child(comm)) {
+      if (comm->child.handle) {
+        child_end(comm, true);
+        comm_make_plain(comm, REASON_no_memory, 0);
+        dropped = true;
+      }
+      comm_release_child(comm);
+    }
+    comm_leave(comm);
+  }
+  return dropped;
+}
+
+void comm_summarize(struct comm *comm)
+{
+  for (int op = 0; op < POLICY_OP_COUNT; op++)
+    if (comm->tallies[op].calls > 0)
+      audit_summary(comm->id, comm->nranks, (enum policy_op)op, &comm->tallies[op]);
+}
+
+void comm_summarize_all(void)
+{
+  for (uint32_t at = 0; at < SLOTS; at++) {
+    struct comm *comm = comm_enter(__atomic_load_n(&slots[at].handle, __ATOMIC_ACQUIRE));
+    if (!comm)
+      continue;
+    comm_summarize(comm);
+    comm_leave(comm);
+  }
+  comm_summarize(&unseen);
+}
+
+/* Whether this kind of call had another outcome when it was last made, or was never made. */
+static bool is_change(struct comm *comm, const struct audit_call *call)
+{
+  uint64_t facts[] = {call->request.op, call->request.dtype, call->request.redop, call->count};
+  uint64_t key = comm_hash(0, facts, sizeof(facts)) | 1;
+  uint32_t at = (uint32_t)(key >> 1) & (COMM_SIGNATURES - 1);
+
+  for (int i = 0; i < COMM_SIGNATURES; i++, at = (at + 1) & (COMM_SIGNATURES - 1)) {
+    struct signature *signature = &comm->signatures[at];
+    bool known = signature->key == key;
+    if (!known && signature->key != 0)
+      continue;
+    if (known && signature->path == call->path && signature->reason == call->reason)
+      return false;
+    *signature = (struct signature){key, call->path, call->reason};
+    return true;
+  }
+  return false;
+}
+
+static void account(struct comm *comm, struct audit_call *call)
+{
+  uint64_t now;
+
+  call->sequence = ++comm->calls;
+  call->comm = comm->id;
+  tally_add(&comm->tallies[call->request.op], call->path, call->reason, call->request.bytes);
+  if (!audit_wants(POLICY_AUDIT_summary))
+    return;
+  if (audit_wants(POLICY_AUDIT_call) || (audit_wants(POLICY_AUDIT_change) && is_change(comm, call)))
+    audit_call(call);
+  now = audit_clock();
+  if (comm->last_summary_ns == 0)
+    comm->last_summary_ns = now;
+  if (now - comm->last_summary_ns < SUMMARY_SECONDS * 1000000000ULL)
+    return;
+  comm->last_summary_ns = now;
+  comm_summarize(comm);
+}
+
+void comm_account(struct comm *comm, struct audit_call *call)
+{
+  if (comm) {
+    account(comm, call);
+    return;
+  }
+  pthread_mutex_lock(&lock);
+  account(&unseen, call);
+  pthread_mutex_unlock(&lock);
+}

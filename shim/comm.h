@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is known of each communicator of the job: a table beside NCCL, keyed by the handle that stays NCCL's own.
+ *
+ * Owns the records, from init to destroy or abort, and the boards. Makes no CUDA call; of NCCL only questions
+ * (count, rank, version). Looking a record up takes no lock. A record that a thread is inside of stays in memory
+ * until that thread leaves, even if another thread aborts the communicator meanwhile.
+ */
+#ifndef SYMMSHIM_COMM_H
+#define SYMMSHIM_COMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "policy/policy.h"
+#include "shim/abi/nccl.h"
+#include "shim/audit.h"
+#include "shim/board.h"
+#include "shim/child.h"
+#include "shim/reason.h"
+
+enum { COMM_SIGNATURES = 256 }; /* kinds of call of which the last outcome is remembered; a power of two */
+
+struct signature {
+  uint64_t key; /* 0: unused */
+  enum policy_path path;
+  enum reason reason;
+};
+
+struct comm {
+  int users;     /* threads inside */
+  bool dead;     /* destroyed or aborted */
+  bool released; /* and its last user has cleared the record, from `handle` on */
+
+  ncclComm_t handle;
+  uint64_t id; /* the same on all ranks; 0 when it cannot be known */
+  int rank, nranks, nccl_version;
+  enum reason plain; /* why every call is plain for good; REASON_none while the board is in use */
+  struct board *board;
+  struct child child;
+  uint32_t offspring; /* communicators the job made from this one, which all its ranks count alike */
+  bool busy;          /* the child is being used, made or dropped by one thread */
+
+  uint64_t calls, last_summary_ns;
+  struct tally tallies[POLICY_OP_COUNT];
+  struct signature signatures[COMM_SIGNATURES];
+};
+
+/*
+ * A rank's attendance at a communicator that is about to be made. Begun before the real init, which returns only
+ * when all ranks have entered theirs; ended after it.
+ */
+struct attendance {
+  uint64_t id;
+  int rank, nranks; /* as far as known beforehand; 0 ranks: not known */
+  enum reason plain;
+  struct board *board;
+};
+
+/*
+ * `id` is equal on the communicator's ranks and on no other communicator; 0 when it cannot be known. `plain`: do not
+ * attend, and why. `capacity` is at least the number of ranks, `slot` this rank's own place among them.
+ */
+struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason plain);
+
+/*
+ * The real init returned: makes the record of `handle`, or forgets the attendance when there is no communicator
+ * (an error, or a NULL handle as from a split without colour).
+ */
+void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t result);
+
+/* The record of a handle, which stays until comm_leave(); NULL for a communicator made out of sight. */
+struct comm *comm_enter(ncclComm_t handle);
+void comm_leave(struct comm *comm);
+
+/* One thread at a time has the child. False: another has it (or is dropping it). */
+bool comm_hold_child(struct comm *comm);
+void comm_release_child(struct comm *comm);
+
+/* Every call is plain from now on; the first reason stays. */
+void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns);
+
+/* Takes the record out of the table and wakes whoever waits on its board. The caller is inside and leaves as usual. */
+void comm_remove(struct comm *comm);
+
+/*
+ * Gives up the children that no thread is using, so that parked memory returns to the device. Their communicators
+ * are plain on this rank from then on, and so on all. Returns whether there was one.
+ */
+bool comm_drop_children(void);
+
+/* Writes the counts of a communicator, or of all, to the audit log. */
+void comm_summarize(struct comm *comm);
+void comm_summarize_all(void);
+
+/* Counts a call, and logs it as the audit level wants. */
+void comm_account(struct comm *comm, struct audit_call *call);
+
+/* Mixes bytes into a hash (64-bit FNV-1a with a final avalanche); start with 0. */
+uint64_t comm_hash(uint64_t hash, const void *bytes, size_t count);
+
+#endif

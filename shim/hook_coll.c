@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handlers of collectives, groups, reduce ops and registrations. */
+#include "shim/call.h"
+#include "shim/hooks.h"
+#include "shim/real.h"
+#include "shim/window.h"
+
+ncclResult_t hook_ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+                                ncclComm_t comm, cudaStream_t stream)
+{
+  return call_make(
+      &(struct call){POLICY_OP_all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, comm, stream});
+}
+
+ncclResult_t hook_ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
+                                    ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+  return call_make(&(struct call){POLICY_OP_reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream});
+}
+
+ncclResult_t hook_ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+  return call_make(&(struct call){POLICY_OP_all_reduce, sendbuff, recvbuff, count, datatype, op, comm, stream});
+}
+
+ncclResult_t hook_ncclGroupStart(void)
+{
+  ncclResult_t result = REAL(ncclGroupStart)();
+
+  if (result == ncclSuccess)
+    call_group_entered();
+  return result;
+}
+
+/* An error leaves the group too. */
+ncclResult_t hook_ncclGroupEnd(void)
+{
+  ncclResult_t result = REAL(ncclGroupEnd)();
+
+  call_group_left();
+  return result;
+}
+
+/*
+ * Nothing to note: NCCL's handles of such ops are ncclNumOps and above (2.28.9), which tells them from the built-in
+ * ones, and they stay with the job's communicator.
+ */
+ncclResult_t hook_ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
+                                           ncclScalarResidence_t residence, ncclComm_t comm)
+{
+  return REAL(ncclRedOpCreatePreMulSum)(op, scalar, datatype, residence, comm);
+}
+
+ncclResult_t hook_ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
+{
+  return REAL(ncclRedOpDestroy)(op, comm);
+}
+
+/* A buffer that the job registers itself is the job's: registered twice its use is undefined (NCCL's api/comms). */
+
+ncclResult_t hook_ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
+{
+  ncclResult_t result = REAL(ncclCommRegister)(comm, buff, size, handle);
+
+  if (result == ncclSuccess)
+    window_job_add(buff, size, *handle);
+  return result;
+}
+
+ncclResult_t hook_ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+  window_job_remove(handle);
+  return REAL(ncclCommDeregister)(comm, handle);
+}
+
+/* Inside a group, or on a non-blocking communicator, the handle comes later: then the range is the job's for good. */
+ncclResult_t hook_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
+{
+  ncclResult_t result = REAL(ncclCommWindowRegister)(comm, buff, size, win, winFlags);
+
+  if (result == ncclSuccess || result == ncclInProgress)
+    window_job_add(buff, size, result == ncclSuccess && !call_in_group() ? *win : NULL);
+  return result;
+}
+
+ncclResult_t hook_ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
+{
+  if (win)
+    window_job_remove(win);
+  return REAL(ncclCommWindowDeregister)(comm, win);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handlers of a communicator's life: every way to make one, and every way to end it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim/call.h"
+#include "shim/child.h"
+#include "shim/comm.h"
+#include "shim/hooks.h"
+#include "shim/real.h"
+
+/* NCCL_COMM_BLOCKING in the environment overrules the configuration (init.cc, 2.28.9). */
+static bool is_nonblocking(const ncclConfig_t *config)
+{
+  const char *word = getenv("NCCL_COMM_BLOCKING");
+
+  if (word && (strcmp(word, "0") == 0 || strcmp(word, "1") == 0))
+    return word[0] == '0';
+  return config && config->magic == ABI_NCCL_CONFIG_MAGIC && config->blocking == 0;
+}
+
+/* Why a communicator that is about to be made cannot be attended, as this rank alone can tell. */
+static enum reason obstacle(const ncclConfig_t *config)
+{
+  if (call_in_group())
+    return REASON_grouped_init;
+  return is_nonblocking(config) ? REASON_nonblocking : REASON_none;
+}
+
+/* From an id that the ranks were handed. NCCL_COMM_ID gives every communicator of a job the same one. */
+static struct attendance attend_id(const ncclUniqueId *id, int nranks, int rank, const ncclConfig_t *config)
+{
+  const char *fixed = getenv("NCCL_COMM_ID");
+  bool ambiguous = fixed && *fixed;
+  uint64_t key = ambiguous ? 0 : comm_hash(0, id, sizeof(*id));
+  struct attendance attendance = comm_attend(key, nranks, rank, ambiguous ? REASON_comm_id_env : obstacle(config));
+
+  attendance.nranks = nranks;
+  attendance.rank = rank;
+  return attendance;
+}
+
+/*
+ * From a parent: its id, the number of communicators made from it so far, and `what` (a colour, or who is left out)
+ * name the new one. Capacity and slot are the parent's, since the new size is not known yet.
+ */
+static struct attendance attend_offspring(ncclComm_t parent, const void *what, size_t size, const ncclConfig_t *config)
+{
+  struct comm *comm = comm_enter(parent);
+  struct attendance attendance;
+  enum reason plain;
+  uint64_t id = 0;
+
+  if (!comm)
+    return comm_attend(0, 0, 0, REASON_unknown_comm);
+  comm->offspring++;
+  plain = comm->id == 0 ? REASON_unknown_comm : obstacle(config);
+  if (plain == REASON_none && !config && comm->plain == REASON_nonblocking)
+    plain = REASON_nonblocking; /* without a configuration the parent's is inherited */
+  if (comm->id != 0)
+    id = comm_hash(comm_hash(comm->id, &comm->offspring, sizeof(comm->offspring)), what, size);
+  attendance = comm_attend(id, comm->nranks, comm->rank, plain);
+  comm_leave(comm);
+  return attendance;
+}
+
+static ncclResult_t made(struct attendance *attendance, ncclResult_t result, const ncclComm_t *handle)
+{
+  comm_made(attendance, handle ? *handle : NULL, result);
+  return result;
+}
+
+ncclResult_t hook_ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
+{
+  struct attendance attendance = attend_id(&commId, nranks, rank, NULL);
+
+  return made(&attendance, REAL(ncclCommInitRank)(comm, nranks, commId, rank), comm);
+}
+
+ncclResult_t hook_ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                         ncclConfig_t *config)
+{
+  struct attendance attendance = attend_id(&commId, nranks, rank, config);
+
+  return made(&attendance, REAL(ncclCommInitRankConfig)(comm, nranks, commId, rank, config), comm);
+}
+
+ncclResult_t hook_ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
+                                           ncclConfig_t *config)
+{
+  struct attendance attendance;
+
+  if (!commIds || nId < 1)
+    return REAL(ncclCommInitRankScalable)(newcomm, nranks, myrank, nId, commIds, config);
+  attendance = attend_id(&commIds[0], nranks, myrank, config);
+  return made(&attendance, REAL(ncclCommInitRankScalable)(newcomm, nranks, myrank, nId, commIds, config), newcomm);
+}
+
+ncclResult_t hook_ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
+{
+  ncclResult_t result = REAL(ncclCommInitAll)(comm, ndev, devlist);
+
+  for (int i = 0; result == ncclSuccess && i < ndev; i++) {
+    struct attendance attendance = comm_attend(0, 0, 0, REASON_same_process);
+    attendance.nranks = ndev;
+    attendance.rank = i;
+    comm_made(&attendance, comm[i], result);
+  }
+  return result;
+}
+
+ncclResult_t hook_ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+  struct attendance attendance = attend_offspring(comm, &color, sizeof(color), config);
+
+  if (color == NCCL_SPLIT_NOCOLOR) {
+    board_detach(attendance.board);
+    attendance.board = NULL;
+  }
+  return made(&attendance, REAL(ncclCommSplit)(comm, color, key, newcomm, config), newcomm);
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+  return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+
+/* The ranks may list those left out in any order. */
+static uint64_t hash_excluded(const int *ranks, int count)
+{
+  int *sorted = count > 0 && ranks ? malloc((size_t)count * sizeof(*sorted)) : NULL;
+  uint64_t hash = 0;
+
+  if (!sorted)
+    return 0;
+  memcpy(sorted, ranks, (size_t)count * sizeof(*sorted));
+  qsort(sorted, (size_t)count, sizeof(*sorted), compare_ranks);
+  hash = comm_hash(1, sorted, (size_t)count * sizeof(*sorted));
+  free(sorted);
+  return hash;
+}
+
+ncclResult_t hook_ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
+                                 ncclConfig_t *config, int shrinkFlags)
+{
+  uint64_t excluded = hash_excluded(excludeRanksList, excludeRanksCount);
+  struct attendance attendance = attend_offspring(comm, &excluded, sizeof(excluded), config);
+
+  return made(&attendance,
+              REAL(ncclCommShrink)(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags), newcomm);
+}
+
+ncclResult_t hook_ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
+                               ncclConfig_t *config)
+{
+  struct attendance attendance = comm_attend(0, 0, 0, REASON_grown);
+
+  return made(&attendance, REAL(ncclCommGrow)(comm, nRanks, uniqueId, rank, newcomm, config), newcomm);
+}
+
+/* Ends what the shim has on a communicator, before NCCL ends the communicator itself. */
+static void retire(ncclComm_t handle, bool forget)
+{
+  struct comm *comm = comm_enter(handle);
+
+  if (!comm)
+    return;
+  comm_make_plain(comm, REASON_aborted, 0);
+  if (comm_hold_child(comm)) {
+    child_end(comm, true);
+    comm_release_child(comm);
+  }
+  if (forget)
+    comm_remove(comm);
+  comm_leave(comm);
+}
+
+ncclResult_t hook_ncclCommFinalize(ncclComm_t comm)
+{
+  retire(comm, false);
+  return REAL(ncclCommFinalize)(comm);
+}
+
+ncclResult_t hook_ncclCommDestroy(ncclComm_t comm)
+{
+  retire(comm, true);
+  return REAL(ncclCommDestroy)(comm);
+}
+
+/*
+ * The job's communicator first: an abort is there to end waits, and must not wait for ours. A child whose work is
+ * done is then ended too; a thread that is still inside has the child and is not waited for.
+ */
+ncclResult_t hook_ncclCommAbort(ncclComm_t handle)
+{
+  struct comm *comm = comm_enter(handle);
+  ncclResult_t result;
+
+  if (!comm)
+    return REAL(ncclCommAbort)(handle);
+  comm_remove(comm);
+  result = REAL(ncclCommAbort)(handle);
+  if (comm_hold_child(comm)) {
+    child_end(comm, false);
+    comm_release_child(comm);
+  }
+  comm_leave(comm);
+  return result;
+}
+
+ncclResult_t hook_ncclCommRevoke(ncclComm_t handle, int revokeFlags)
+{
+  struct comm *comm = comm_enter(handle);
+  ncclResult_t result;
+
+  if (!comm)
+    return REAL(ncclCommRevoke)(handle, revokeFlags);
+  comm_make_plain(comm, REASON_aborted, 0);
+  result = REAL(ncclCommRevoke)(handle, revokeFlags);
+  if (comm_hold_child(comm)) {
+    child_end(comm, false);
+    comm_release_child(comm);
+  }
+  comm_leave(comm);
+  return result;
+}

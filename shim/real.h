@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the real functions. Each is looked for at its first call, never earlier: torch brings libnccl in long
+ * after the shim was loaded. RTLD_NEXT first; where the library was opened RTLD_LOCAL (as torch does with
+ * libnccl) that finds nothing, and the loaded object whose file name begins with libcudart.so, libnccl.so or
+ * libcuda.so is asked instead. What is not found is looked for again at the next call.
+ *
+ * Owns the function pointers. Never opens a library that is not already loaded; keeps errno.
+ */
+#ifndef SYMMSHIM_REAL_H
+#define SYMMSHIM_REAL_H
+
+#include <stdbool.h>
+
+#include "shim/hooks.h"
+
+#define REAL_MEMBER(library, name, ret, params, args, missing) ret(*name) params;
+struct real {
+  HOOKS(REAL_MEMBER)
+  CALLED(REAL_MEMBER)
+};
+#undef REAL_MEMBER
+extern struct real real;
+
+/* The real function, always callable: where it does not exist it returns its row's last column. */
+#define REAL(name) __atomic_load_n(&real.name, __ATOMIC_RELAXED)
+
+/* Whether the real function exists here and now. */
+#define REAL_EXISTS(name) real_exists(#name)
+bool real_exists(const char *name);
+
+#define DRIVER_MEMBER(name, params) CUresult(*name) params;
+struct driver {
+  ABI_DRIVER_FUNCTIONS(DRIVER_MEMBER)
+};
+#undef DRIVER_MEMBER
+
+/* The driver's functions; NULL while libcuda is not loaded or lacks one of them. */
+const struct driver *real_driver(void);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Carries out the rewrite of a reduction: NCCL summed, the output is now multiplied by a factor, on the stream of
+ * the call. Owns the device code, loaded once per context. Calls the CUDA driver only.
+ */
+#ifndef SYMMSHIM_REWRITE_H
+#define SYMMSHIM_REWRITE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "policy/policy.h"
+#include "shim/abi/cuda.h"
+
+/* Makes the device code ready in a context that is current; false when that cannot be done. Idempotent. */
+bool rewrite_prepare(CUcontext context);
+
+/*
+ * Enqueues data[i] *= factor on `stream`, in a prepared, current context. dtype is bf16 or fp32. False when the
+ * launch failed: then the output is a sum and not an average, and the caller must fail the call.
+ */
+bool rewrite_scale(CUcontext context, CUstream stream, void *data, size_t count, enum policy_dtype dtype, float factor);
+
+#endif
