@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the built symmshim tool: what it prints where, and its exit statuses.
+
+Usage: tools_cli.py SYMMSHIM FAKE_SHIM SOURCE_ROOT
+"""
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL, FAKE_SHIM, ROOT = (os.path.abspath(path) for path in sys.argv[1:4])
+DATA = os.path.join(ROOT, 'tests/unit/data')
+MIB = 1 << 20
+
+
+def data(name):
+    return os.path.join(DATA, name)
+
+
+class ToolTest(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = os.path.realpath(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.env = {'PATH': os.environ['PATH'], 'HOME': self.folder}
+        # Some tests preload a library into the tool itself, which a tool built with ASan would refuse.
+        self.env['ASAN_OPTIONS'] = os.environ.get('ASAN_OPTIONS', '') + ':verify_asan_link_order=0'
+        if 'UBSAN_OPTIONS' in os.environ:
+            self.env['UBSAN_OPTIONS'] = os.environ['UBSAN_OPTIONS']
+
+    def run_tool(self, *args, tool=TOOL, **env):
+        return subprocess.run([tool, *args], env={**self.env, **env}, cwd=self.folder, text=True, errors='replace',
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(text)
+        return path
+
+    def expect(self, result, status, out='', err=''):
+        """`out` and `err` must occur; an empty one means that nothing at all is printed there."""
+        self.assertEqual(result.returncode, status, result)
+        for wanted, text in ((out, result.stdout), (err, result.stderr)):
+            if wanted:
+                self.assertIn(wanted, text, result)
+            else:
+                self.assertEqual(text, '', result)
+
+
+class Dispatch(ToolTest):
+    def test_help_and_version(self):
+        self.expect(self.run_tool('--help'), 0, out='explain')
+        self.assertRegex(self.run_tool('--version').stdout, r'^symmshim \d+\.\d+\.\d+\n$')
+        for command in ('run', 'report', 'explain', 'check'):
+            self.expect(self.run_tool(command, '--help'), 0, out=f'Usage: symmshim {command}')
+
+    def test_wrong_use(self):
+        self.expect(self.run_tool(), 2, err='symmshim: no command given; commands: run, report, explain, check')
+        self.expect(self.run_tool('chekc'), 2, err="unknown command 'chekc'; commands: run, report, explain, check")
+        for command in ('run', 'report', 'explain', 'check'):
+            self.expect(self.run_tool(command, '--nonsense'), 2, err=f'symmshim {command}: unrecognized option')
+            self.expect(self.run_tool(command), 2, err=f'symmshim {command}: ')
+
+    def test_full_disk(self):
+        with open('/dev/full', 'w', encoding='ascii') as full:
+            done = subprocess.run([TOOL, '--help'], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('cannot write', done.stderr)
+
+    def colours(self, **env):
+        """Output of `check` on a terminal."""
+        master, slave = pty.openpty()
+        subprocess.run([TOOL, 'check', os.path.join(ROOT, 'policy/default.conf')], env={**self.env, **env},
+                       stdin=subprocess.DEVNULL, stdout=slave, check=True)
+        os.close(slave)
+        text = os.read(master, 4096).decode()
+        os.close(master)
+        return '\x1b[' in text
+
+    def test_colours_on_terminals_only(self):
+        self.assertTrue(self.colours())
+        self.assertFalse(self.colours(NO_COLOR='1'))
+        self.assertNotIn('\x1b[', self.run_tool('check', os.path.join(ROOT, 'policy/default.conf')).stdout)
+
+
+class Check(ToolTest):
+    def test_good(self):
+        path = self.write('good.conf', '[rule a]\npath = plain\n')
+        self.expect(self.run_tool('check', path), 0, out=f'{path}: ok (1 rule)\n')
+        self.expect(self.run_tool('check', os.path.join(ROOT, 'policy/default.conf')), 0, out=': ok (4 rules)\n')
+
+    def test_bad(self):
+        good = self.write('good.conf', '')
+        bad = self.write('bad.conf', '[shim]\nagre_us = 1\n')
+        done = self.run_tool('check', bad, good, 'absent')
+        self.expect(done, 1, out=f'{good}: ok', err=f"{bad}:2: unknown key 'agre_us' in [shim]; known keys: agree_us,")
+        self.assertIn('absent: cannot be opened: No such file or directory\n', done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 2)
+        self.assertEqual(len(done.stdout.splitlines()), 1)
+
+    def test_json(self):
+        good = self.write('good.conf', '[shim]\nwarn_s = 5\n')
+        bad = self.write('bad.conf', '[shim]\n\nagree_us = "\n')
+        done = self.run_tool('check', '--json', good, bad)
+        self.expect(done, 1, out='{')
+        answer = json.loads(done.stdout)
+        self.assertEqual(answer['schema'], 1)
+        self.assertEqual([file['ok'] for file in answer['files']], [True, False])
+        self.assertEqual(answer['files'][0]['rules'], 4)
+        self.assertRegex(answer['files'][0]['hash'], '^[0-9a-f]{16}$')
+        self.assertEqual(answer['files'][1]['line'], 3)
+        self.assertIn('agree_us must be', answer['files'][1]['message'])
+        odd = os.fsencode(self.folder) + b'/\xff.conf'
+        with open(odd, 'wb'):
+            pass
+        self.assertTrue(json.loads(self.run_tool('check', '--json', odd).stdout)['files'][0]['ok'])
+
+
+class Explain(ToolTest):
+    CALL = ('--op', 'reduce_scatter', '--bytes', '64M', '--dtype', 'bf16', '--nranks', '2')
+
+    def explain(self, *args, **env):
+        done = self.run_tool('explain', *args, '--json', **env)
+        self.expect(done, 0, out='{')
+        return json.loads(done.stdout)
+
+    def test_for_people(self):
+        done = self.run_tool('explain', *self.CALL, '--redop', 'avg')
+        self.expect(done, 0, out='policy:   built in\n')
+        self.assertIn('call:     reduce_scatter avg, bf16, 64 MiB, 2 ranks, NCCL 2.28.9\n', done.stdout)
+        self.assertIn('path:     window, from [rule reduce_scatter_avg_2]\n', done.stdout)
+        self.assertIn('result:   window, rewrite post_scale\n', done.stdout)
+        self.assertNotIn('reason:', done.stdout)
+        done = self.run_tool('explain', *self.CALL, '--redop', 'max')
+        self.assertIn('path:     plain, from [reduce_scatter]\n', done.stdout)
+        self.assertIn('result:   plain\nreason:   redop: NCCL has no symmetric kernel', done.stdout)
+
+    def test_json(self):
+        answer = self.explain(*self.CALL, '--redop', 'avg')
+        self.assertEqual(answer, {
+            'schema': 1, 'policy': None, 'arena': True,
+            'call': {'op': 'reduce_scatter', 'bytes': 64 * MIB, 'dtype': 'bf16', 'redop': 'avg', 'nranks': 2,
+                     'nccl': '2.28.9'},
+            'path': {'word': 'window', 'from': '[rule reduce_scatter_avg_2]'},
+            'rewrite': {'word': 'post_scale', 'from': '[rule reduce_scatter_avg_2]'},
+            'result': {'path': 'window', 'rewrite': 'post_scale', 'reason': None, 'meaning': None}})
+
+    def test_defaults(self):
+        self.assertEqual(self.explain(*self.CALL)['call']['redop'], 'sum')
+        call = ('--op', 'all_gather', '--bytes', '30', '--dtype', 'bf16', '--nranks', '3')
+        answer = self.explain(*call, '--nccl', '2.8.4')
+        self.assertEqual(answer['call']['redop'], 'none')
+        self.assertEqual(answer['call']['nccl'], '2.8.4')
+        self.assertEqual(answer['result']['reason'], 'nccl_version')
+        self.assertEqual(answer['path'], {'word': 'plain', 'from': '[all_gather]'})
+
+    def test_policy_in_force(self):
+        mine = '[arena]\nenable = no\n[rule mine]\npath = window\n'
+        named = self.write('named.conf', mine)
+        home = self.write('.config/symmshim/symmshim.conf', '[rule home]\npath = window\n')
+        self.assertEqual(self.explain(*self.CALL)['policy'], home)
+        self.assertEqual(self.explain(*self.CALL)['path']['from'], '[rule home]')
+        self.assertEqual(self.explain(*self.CALL, SYMMSHIM_POLICY=named)['policy'], named)
+        answer = self.explain(*self.CALL, '--policy', 'named.conf')
+        self.assertEqual(answer['policy'], 'named.conf')
+        self.assertFalse(answer['arena'])
+        self.assertEqual(answer['rewrite'], {'word': 'none', 'from': '[reduce_scatter]'})
+        self.assertIn('[arena] enable = no', self.run_tool('explain', *self.CALL, '--policy', named).stdout)
+
+    def test_bad_policy(self):
+        bad = self.write('bad.conf', '[shim]\nx\n')
+        self.expect(self.run_tool('explain', *self.CALL, '--policy', bad), 1, err=f'{bad}:2: ')
+        self.expect(self.run_tool('explain', *self.CALL, SYMMSHIM_POLICY='/nowhere'), 1,
+                    err='/nowhere: cannot be opened')
+
+    def test_wrong_calls(self):
+        def wrong(message, *args):
+            self.expect(self.run_tool('explain', *self.CALL, *args), 2, err=message)
+
+        wrong('all_gather does not reduce', '--op', 'all_gather', '--redop', 'sum')
+        wrong('--redop cannot be none', '--redop', 'none')
+        wrong('--bytes must be a multiple of 4 here (bf16 elements for each rank)', '--bytes', '6')
+        wrong('--bytes must be a number', '--bytes', '64MiB')
+        wrong('--bytes must be a number', '--bytes', '9999999999G')
+        wrong("--nranks must be a whole number from 1 on, not '0'", '--nranks', '0')
+        wrong('--nranks must be', '--nranks', '2x')
+        wrong('--nranks must be', '--nranks', '99999999999')
+        wrong('--nccl must be a version', '--nccl', '2.28')
+        wrong("unknown op 'all_to_all'", '--op', 'all_to_all')
+        wrong("unknown dtype 'float'", '--dtype', 'float')
+        wrong("unknown redop 'mean'", '--redop', 'mean')
+        wrong("unexpected argument 'more'", 'more')
+        self.expect(self.run_tool('explain', *self.CALL[2:]), 2, err='--op, --bytes, --dtype and --nranks are needed')
+
+
+class Run(ToolTest):
+    SHOW = ('sh', '-c', 'echo "$LD_PRELOAD|$SYMMSHIM|$SYMMSHIM_RUN|$SYMMSHIM_POLICY|$SYMMSHIM_AUDIT"')
+
+    def run_under(self, *args, **env):
+        return self.run_tool('run', '--shim', FAKE_SHIM, *args, **env)
+
+    def shown(self, *args, **env):
+        done = self.run_under(*args, '--', *self.SHOW, **env)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        return done.stdout.rstrip('\n').split('|')
+
+    def test_environment(self):
+        self.assertEqual(self.shown(), [FAKE_SHIM, 'on', '1', '', ''])
+        self.assertEqual(self.shown('--off')[1], 'off')
+        self.assertEqual(self.shown('--audit-only', SYMMSHIM='off')[1], 'audit')
+        self.assertEqual(self.shown('--audit', 'log.%p')[4], os.path.join(self.folder, 'log.%p'))
+        self.assertEqual(self.shown('--audit', '/tmp/log.%p')[4], '/tmp/log.%p')
+
+    def test_others_stay_first_in_the_preload(self):
+        other = os.path.join(self.folder, 'other.so')
+        shutil.copy(FAKE_SHIM, other)
+        self.assertEqual(self.shown(LD_PRELOAD=other)[0], f'{other}:{FAKE_SHIM}')
+        self.assertEqual(self.shown(LD_PRELOAD='')[0], FAKE_SHIM)
+        for there in (f'{FAKE_SHIM}', f'{other}:{FAKE_SHIM}', f'{FAKE_SHIM} {other}'):
+            self.assertEqual(self.shown(LD_PRELOAD=there)[0], there)
+        with open('/proc/self/maps', encoding='utf-8') as maps:
+            self.assertNotIn(FAKE_SHIM, maps.read())
+        self.assertIn(FAKE_SHIM, self.run_under('--', 'cat', '/proc/self/maps').stdout)
+
+    def test_policy(self):
+        path = self.write('named.conf', '[shim]\nagree_us = 1\n')
+        self.assertEqual(self.shown('--policy', 'named.conf')[3], path)
+        self.assertEqual(self.shown(SYMMSHIM_POLICY='named.conf')[3], path)
+        home = self.write('.config/symmshim/symmshim.conf', '')
+        self.assertEqual(self.shown()[3], home)
+
+    def test_bad_policy_is_refused(self):
+        bad = self.write('bad.conf', '[shim]\nagree_us = x\n')
+        self.expect(self.run_under('--policy', bad, '--', 'echo', 'started'), 1, err=f'{bad}:2: agree_us must be')
+        self.expect(self.run_under('--', 'echo', 'started', SYMMSHIM_POLICY=bad), 1, err=f'{bad}:2: ')
+        self.expect(self.run_under('--policy', 'absent', '--', 'echo', 'started'), 1, err='absent: cannot be opened')
+        self.expect(self.run_under('--off', '--', 'echo', 'started', SYMMSHIM_POLICY=bad), 0, out='started')
+        self.expect(self.run_under('--off', '--policy', bad, '--', 'echo', 'started'), 1, err=f'{bad}:2: ')
+
+    def test_status_is_the_commands(self):
+        self.expect(self.run_under('--', 'sh', '-c', 'exit 42'), 42)
+        self.assertEqual(self.run_under('--', 'sh', '-c', 'kill -TERM $$').returncode, -signal.SIGTERM)
+        self.assertEqual(self.run_under('sh', '-c', 'exit 3', '--off').returncode, 3)
+        self.expect(self.run_under('--', 'no-such-command-here'), 127, err='symmshim run: no-such-command-here: ')
+        plain = self.write('not-executable', '')
+        self.expect(self.run_under('--', plain), 126, err=f'symmshim run: {plain}: Permission denied')
+
+    def test_shim_that_cannot_be_loaded(self):
+        for name in ('with blank', 'with:colon'):
+            path = os.path.join(self.folder, name + '.so')
+            shutil.copy(FAKE_SHIM, path)
+            self.expect(self.run_tool('run', '--shim', path, 'true'), 1, err='LD_PRELOAD cannot hold a path with')
+        self.expect(self.run_tool('run', '--shim', 'absent.so', 'true'), 1, err='absent.so: No such file')
+
+    def test_shim_of_the_build_tree(self):
+        os.makedirs(os.path.join(self.folder, 'tools'))
+        os.makedirs(os.path.join(self.folder, 'shim'))
+        tool = shutil.copy(TOOL, os.path.join(self.folder, 'tools'))
+        shim = shutil.copy(FAKE_SHIM, os.path.join(self.folder, 'shim/libsymmshim.so'))
+        self.assertEqual(self.run_tool('run', '--', *self.SHOW, tool=tool).stdout.split('|')[0], shim)
+        os.symlink(tool, os.path.join(self.folder, 'link'))
+        shown = self.run_tool('run', '--', *self.SHOW, tool=os.path.join(self.folder, 'link')).stdout
+        self.assertEqual(shown.split('|')[0], shim)
+
+    def test_wrong_use(self):
+        self.expect(self.run_tool('run', '--off', '--audit-only', 'true'), 2, err='exclude each other')
+        self.expect(self.run_tool('run', '--off'), 2, err='no command given')
+
+
+class Report(ToolTest):
+    def report(self, *args):
+        done = self.run_tool('report', '--json', *args)
+        self.assertEqual(done.returncode, 0, done)
+        return json.loads(done.stdout)
+
+    def test_adds_up_the_last_summaries(self):
+        done = self.run_tool('report', '--json', data('audit_rank0.jsonl'), data('audit_rank1.jsonl'))
+        self.expect(done, 0, out='{')
+        self.assertEqual(json.loads(done.stdout), {
+            'schema': 1, 'files': 2, 'skipped_lines': 0, 'ops': {
+                'all_gather': {'calls': 200, 'bytes': 200 * MIB, 'symmetric_calls': 199, 'symmetric_bytes': 199 * MIB,
+                               'symmetric_percent': 99.5, 'plain': {'peer_declined': 1}, 'incomplete': False},
+                'reduce_scatter': {'calls': 90, 'bytes': 2570 * MIB, 'symmetric_calls': 60,
+                                   'symmetric_bytes': 1920 * MIB, 'symmetric_percent': 100 * 60 / 90,
+                                   'plain': {'ranks_differ': 14, 'policy': 10, 'agree_timeout': 6},
+                                   'incomplete': False},
+                'all_reduce': {'calls': 0, 'bytes': 0, 'symmetric_calls': 0, 'symmetric_bytes': 0,
+                               'symmetric_percent': None, 'plain': {}, 'incomplete': False}}})
+
+    def test_for_people(self):
+        done = self.run_tool('report', data('audit_rank0.jsonl'), data('audit_rank1.jsonl'))
+        self.expect(done, 0, out='all_gather')
+        lines = [line.split() for line in done.stdout.splitlines()]
+        self.assertIn(['all_gather', '200', '200', 'MiB', '199', '99.5', '%', '199', 'MiB'], lines)
+        self.assertIn(['reduce_scatter', '90', '2.5', 'GiB', '60', '66.7', '%', '1.9', 'GiB'], lines)
+        self.assertNotIn('all_reduce', done.stdout)
+        start = lines.index(['plain', 'reduce_scatter', 'by', 'reason'])
+        self.assertEqual([line[0] for line in lines[start + 1:start + 4]], ['ranks_differ', 'policy', 'agree_timeout'])
+        self.assertEqual(lines[start + 1][1:], ['14', '15.6', '%'])
+
+    def test_nearly_all_is_not_all(self):
+        text = '{"schema":1,"event":"summary","pid":1,"comm":"a","op":"all_reduce","calls":100000,"bytes":1,' \
+               '"window_calls":99999,"window_bytes":1,"plain":{"paused":1}}\n'
+        path = self.write('log', text)
+        self.assertIn('99.9 %', self.run_tool('report', path).stdout)
+        self.assertEqual(self.run_tool('report', '--require', 'all_reduce>=100', path).returncode, 1)
+
+    def test_killed_process(self):
+        done = self.run_tool('report', '--json', data('audit_killed.jsonl'), data('audit_rank0.jsonl'))
+        ops = json.loads(done.stdout)['ops']
+        self.assertEqual(ops['all_gather'], {
+            'calls': 102, 'bytes': 103 * MIB, 'symmetric_calls': 101, 'symmetric_bytes': 102 * MIB,
+            'symmetric_percent': 100 * 101 / 102, 'plain': {'not_in_arena': 1}, 'incomplete': True})
+        self.assertEqual(ops['reduce_scatter']['symmetric_calls'], 31)
+        self.assertIn('symmshim report: 1 line skipped\n', done.stderr)
+        self.assertIn('all_gather: incomplete: 1 communicator in processes', done.stderr)
+        self.assertIn('incomplete', self.run_tool('report', data('audit_killed.jsonl')).stdout)
+
+    def test_malformed_lines(self):
+        done = self.run_tool('report', '--json', data('audit_malformed.jsonl'))
+        self.expect(done, 0, out='{', err='symmshim report: 16 lines skipped\n')
+        answer = json.loads(done.stdout)
+        self.assertEqual(answer['skipped_lines'], 16)
+        self.assertEqual(answer['ops']['all_gather']['calls'], 4)
+        self.assertEqual(answer['ops']['all_gather']['plain'], {'policy': 2})
+
+    def test_long_lines(self):
+        with open(data('audit_rank0.jsonl'), encoding='utf-8') as file:
+            lines = file.read()
+        fits = '{"schema":1,"event":"x","a":"' + 'a' * 65000 + '"}\n'
+        path = self.write('log', fits + '{"a":"' + 'b' * 200000 + '"}\n' + lines)
+        answer = self.report(path)
+        self.assertEqual(answer['skipped_lines'], 1)
+        self.assertEqual(answer['ops']['all_gather']['calls'], 100)
+
+    def test_nul_bytes(self):
+        with open(data('audit_rank0.jsonl'), encoding='utf-8') as file:
+            lines = file.read()
+        answer = self.report(self.write('log', '\0\0\0\n{"schema":1,\0}\n' + lines))
+        self.assertEqual(answer['skipped_lines'], 2)
+        self.assertEqual(answer['ops']['all_gather']['calls'], 100)
+
+    def test_unknown_schemas(self):
+        done = self.run_tool('report', data('audit_schema2.jsonl'))
+        self.expect(done, 0, out='no calls', err='2 of them written in a schema that is not 1')
+        self.assertIn('2 lines skipped', done.stderr)
+
+    def test_empty_file(self):
+        path = self.write('log', '')
+        self.expect(self.run_tool('report', path), 0, out='no calls\n', err=f'{path}: no record in it')
+
+    def test_unreadable_file(self):
+        self.expect(self.run_tool('report', data('audit_rank0.jsonl'), 'absent'), 2, err='absent: No such file')
+        self.expect(self.run_tool('report', self.folder), 2, err='Is a directory')
+
+    def test_requirements(self):
+        files = (data('audit_rank0.jsonl'), data('audit_rank1.jsonl'))
+
+        def require(*requirements):
+            args = [part for text in requirements for part in ('--require', text)]
+            return self.run_tool('report', *args, *files)
+
+        self.expect(require('all_gather>=99.5', 'reduce_scatter>=66'), 0, out='all_gather')
+        self.expect(require('all_gather>=99.51'), 1, out='all_gather',
+                    err='symmshim report: all_gather: 99.5 % symmetric (199 of 200 calls), 99.51 % required\n')
+        done = require('all_gather>=0', 'reduce_scatter>=95.5', 'all_reduce>=0')
+        self.expect(done, 1, out='all_gather', err='reduce_scatter: 66.6667 % symmetric')
+        self.assertIn('all_reduce: no calls, 0 % required', done.stderr)
+        for wrong in ('all_gather', 'all_gather>100', 'all_to_all>=1', '>=1', 'all_gather>=', 'all_gather>=x',
+                      'all_gather>=101', 'all_gather>=-1', 'all_gather>=1.2.3', 'all_gather>=nan', 'all_gather>=0x10'):
+            self.expect(require(wrong), 2, err='symmshim report: --require')
+
+
+class Pages(ToolTest):
+    """The manual pages name what there is."""
+
+    def page(self, path):
+        with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+            return file.read()
+
+    def test_every_reason_is_documented(self):
+        codes = re.findall(r'\bX\((\w+), "', self.page('shim/reason.h'))
+        page = self.page('tools/symmshim-audit.5')
+        listed = re.findall(r'^\.It Cm (\w+)$', page.split('.Sh REASONS')[1], re.M)
+        self.assertGreater(len(codes), 30)
+        self.assertEqual(listed, codes)
+
+    def test_every_key_is_documented(self):
+        page = self.page('policy/symmshim.conf.5')
+        default = self.page('policy/default.conf')
+        for section in ('shim', 'arena', 'all_gather', 'rule a'):
+            bad = self.write('bad.conf', f'[{section}]\nx = 1\n')
+            keys = self.run_tool('check', bad).stderr.strip().split('known keys: ')[1].split(', ')
+            self.assertGreater(len(keys), 1)
+            for key in keys:
+                self.assertRegex(page, rf'(?m)^\.It Cm {key} Li =')
+                if section in ('shim', 'arena'):
+                    self.assertRegex(default, rf'(?m)^{key} = ')
+
+    def test_every_word_is_documented(self):
+        page = ' '.join(self.page('policy/symmshim.conf.5').split())
+        for key in ('op', 'dtype', 'redop', 'path', 'rewrite'):
+            bad = self.write('bad.conf', f'[rule a]\n{key} = x\n')
+            words = self.run_tool('check', bad).stderr.strip().split('known: ')[1].split(', ')
+            self.assertGreater(len(words), 1)
+            for word in words:
+                self.assertRegex(page, rf'\b{word}\b')
+
+    def test_the_example_of_the_log_is_one(self):
+        example = self.page('tools/symmshim-audit.5').split('.Bd -literal\n')[1].split('.Ed')[0]
+        log = self.write('log', example.replace('\n ', '').strip() + '\n')
+        done = self.run_tool('report', '--json', log)
+        self.expect(done, 0, out='{')
+        self.assertEqual(json.loads(done.stdout)['ops']['reduce_scatter']['calls'], 28)
+
+    def test_the_examples_of_the_policy_are_good(self):
+        examples = self.page('policy/symmshim.conf.5').split('.Bd -literal -offset indent\n')[1:]
+        self.assertEqual(len(examples), 2)
+        for example in examples:
+            self.expect(self.run_tool('check', self.write('example.conf', example.split('.Ed')[0])), 0, out='ok')
+
+    def test_every_option_is_documented(self):
+        page = self.page('tools/symmshim.1')
+        for command in ('run', 'report', 'explain', 'check'):
+            options = re.findall(r'^  --([\w-]+)', self.run_tool(command, '--help').stdout, re.M)
+            self.assertGreater(len(options), 1)
+            section = re.split(r'\n\.S[sh] ', page.split(f'.Ss {command}\n')[1])[0]
+            for option in set(options) - {'help'}:
+                self.assertRegex(section, rf'(?m)^\.It Fl -{option}( |$)')
+
+    @unittest.skipUnless(shutil.which('mandoc'), 'mandoc is not there')
+    def test_pages_are_well_formed(self):
+        pages = ('tools/symmshim.1', 'tools/symmshim-audit.5', 'policy/symmshim.conf.5')
+        done = subprocess.run(['mandoc', '-Tlint', *(os.path.join(ROOT, page) for page in pages)], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        complaints = [line for line in done.stdout.splitlines() if 'referenced manual not found' not in line]
+        self.assertEqual(complaints, [])
+
+
+if __name__ == '__main__':
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])
