@@ -95,6 +95,14 @@ static bool open_range(const struct driver *driver, int device, struct range *ra
   return false;
 }
 
+/* The runtime loads the driver with its first call, which may be the cudaMalloc that is being answered. */
+static const struct driver *loaded_driver(void)
+{
+  const struct driver *driver = real_driver();
+
+  return !driver && REAL(cudaFree)(NULL) == cudaSuccess ? real_driver() : driver;
+}
+
 /* The current device's range, opened at first use; NULL where there can be none. */
 static struct range *current_range(const struct driver *driver)
 {
@@ -103,10 +111,9 @@ static struct range *current_range(const struct driver *driver)
   CUdevice device;
   bool ready;
 
-  if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-    return NULL;
-  /* cudaMalloc would make the primary context now; cuMemCreate wants it made. */
-  if (!context && REAL(cudaFree)(NULL) != cudaSuccess)
+  /* cudaMalloc would make the primary context now (and initialise the driver, where that was not done); cuMemCreate
+   * wants it made. */
+  if ((driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) && REAL(cudaFree)(NULL) != cudaSuccess)
     return NULL;
   if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS || device < 0 || device >= MAX_DEVICES)
     return NULL;
@@ -171,6 +178,7 @@ static bool find_addresses(struct range *range, size_t size, uintptr_t *base)
 /* Takes a table entry and addresses for it. Holds the lock. The entry is not found by arena_find() yet. */
 static struct segment *take_segment(struct range *range, int device, size_t size, uint32_t *ret_owner)
 {
+  uint64_t next_id = last_id + 1;
   uint32_t i = 0;
   uintptr_t base;
 
@@ -180,7 +188,8 @@ static struct segment *take_segment(struct range *range, int device, size_t size
     return NULL;
   if (i == segments_used)
     segments_used++;
-  segments[i] = (struct segment){.id = ++last_id, .base = base, .size = size, .device = device};
+  segments[i] = (struct segment){.id = next_id, .base = base, .size = size, .device = device};
+  __atomic_store_n(&last_id, next_id, __ATOMIC_RELAXED);
   range->used += size;
   *ret_owner = i + 1;
   return &segments[i];
@@ -278,7 +287,7 @@ static struct segment *unpark(const struct driver *driver, int device, size_t si
 
 int arena_alloc(void **ptr, size_t size, size_t max_bytes)
 {
-  const struct driver *driver = real_driver();
+  const struct driver *driver = loaded_driver();
   struct range *range = driver ? current_range(driver) : NULL;
   struct segment *segment = NULL;
   uint32_t owner = 0;
@@ -438,4 +447,9 @@ void arena_grant(int owner, int accessor)
 size_t arena_parked(void)
 {
   return __atomic_load_n(&parked_bytes, __ATOMIC_RELAXED);
+}
+
+bool arena_is_used(void)
+{
+  return __atomic_load_n(&last_id, __ATOMIC_RELAXED) != 0;
 }

@@ -52,4 +52,7 @@ void arena_grant(int owner, int accessor);
 /* Bytes that are parked, on all devices. */
 size_t arena_parked(void);
 
+/* Whether the arena ever gave out memory. */
+bool arena_is_used(void);
+
 #endif

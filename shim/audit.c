@@ -142,7 +142,7 @@ void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_
 {
   struct line line;
 
-  if (!audit_wants(POLICY_AUDIT_change))
+  if (!audit_wants(POLICY_AUDIT_summary))
     return;
   begin(&line, "window");
   add_comm(&line, comm);

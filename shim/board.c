@@ -56,6 +56,7 @@ struct shared {
   _Alignas(CACHE_LINE) _Atomic uint64_t paused_until; /* cells before this sequence are not asked */
   _Atomic uint32_t timeouts;                          /* in a row */
   _Atomic uint32_t taken_twice;                       /* two ranks came for one place */
+  _Atomic uint32_t left;                              /* a rank will not vote any more */
   struct cell cells[BOARD_CELLS];
   struct place places[]; /* `capacity` of them */
 };
@@ -284,6 +285,12 @@ void board_detach(struct board *board)
   free(board);
 }
 
+void board_leave(struct board *board)
+{
+  /* relaxed: it prevents nothing that the leaver's declining does not prevent, and publishes nothing */
+  atomic_store_explicit(&board->shared->left, 1, memory_order_relaxed);
+}
+
 void board_cancel(struct board *board)
 {
   atomic_store_explicit(&board->cancel, true, memory_order_relaxed);
@@ -465,6 +472,8 @@ static enum board_verdict vote(struct board *board, const struct board_ballot *b
       pause_from(board, board->last);
   }
   finish_cell(board);
+  if (verdict != BOARD_YES && atomic_load_explicit(&board->shared->left, memory_order_relaxed))
+    return BOARD_LEFT;
   return verdict;
 }
 

@@ -32,7 +32,8 @@ enum board_verdict {
   BOARD_DIFFER,   /* the ballots differ */
   BOARD_DECLINED, /* a rank declined */
   BOARD_TIMEOUT,  /* a rank came later than another was willing to wait, or this one was cancelled */
-  BOARD_PAUSED    /* not asked: agreement pauses, after time-outs in a row or when a rank is a whole ring behind */
+  BOARD_PAUSED,   /* not asked: agreement pauses, after time-outs in a row or when a rank is a whole ring behind */
+  BOARD_LEFT      /* a rank left for good: there will be no YES any more */
 };
 
 /* Why a board is of no use, as found when it is sealed; the same on every rank that attached. */
@@ -74,6 +75,12 @@ enum board_verdict board_vote_step(struct board *board, const struct board_ballo
 
 /* Declines the next cell; never waits. */
 void board_decline(struct board *board);
+
+/*
+ * Tells the others that this rank will never vote again, so that they need not hold on to anything either: what they
+ * ask from then on is answered LEFT. Any thread; this rank goes on declining.
+ */
+void board_leave(struct board *board);
 
 /* Makes every wait on the board end as a time-out, from any thread, for good. */
 void board_cancel(struct board *board);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/call.h"
 
+#include <errno.h>
+
 #include "shim/arena.h"
 #include "shim/comm.h"
 #include "shim/life.h"
@@ -140,8 +142,13 @@ static enum reason look_at_buffer(struct comm *comm, struct buffer *buffer)
   if (window_job_overlaps(buffer->ptr, buffer->bytes))
     return REASON_job_registered;
   buffer->segment = arena_find(buffer->ptr);
-  if (!buffer->segment)
+  if (!buffer->segment) {
+    if (life_policy()->arena && !arena_is_used())
+      log_warn_once("no memory came from the arena, so nothing can go symmetric: the job's allocator does not call "
+                    "cudaMalloc where the shim sees it (expandable_segments, cudaMallocAsync, a static CUDA runtime), "
+                    "or [arena] callers does not name it");
     return REASON_not_in_arena;
+  }
   if (buffer->bytes > buffer->segment->size - ((uintptr_t)buffer->ptr - buffer->segment->base))
     return REASON_crosses_segment;
   buffer->window = window_find(&comm->child.windows, buffer->segment);
@@ -318,6 +325,11 @@ static struct plan decide(struct comm *comm, bool held, const struct call *call,
     board_decline(comm->board);
   else if (reason == REASON_none && asked)
     reason = agree(comm, call, view);
+  if (reason == REASON_peer_left) {
+    /* What this rank has mapped of that one's memory has to go too, or its memory does not come back. */
+    child_end(comm, true);
+    comm_make_plain(comm, reason, 0);
+  }
   if (reason == REASON_none)
     return plan;
   return (struct plan){.path = POLICY_PATH_plain, .reason = reason, .decision = plan.decision};
@@ -337,14 +349,18 @@ ncclResult_t call_make(const struct call *call)
   struct policy_request request = request_of(call, comm);
   struct view view = view_of(call, &request);
   bool held = comm && comm_hold_child(comm);
+  int saved_errno = errno;
   struct audit_call account;
   struct plan plan;
   ncclResult_t result;
 
   view.capturing = is_capturing(call->stream);
   plan = decide(comm, held, call, &request, &view);
+  errno = saved_errno;
   before_real = audit_clock();
-  if (plan.path == POLICY_PATH_window)
+  if (comm && __atomic_load_n(&comm->dead, __ATOMIC_ACQUIRE))
+    result = ncclInvalidArgument; /* aborted by another thread meanwhile: NCCL must not see the handle again */
+  else if (plan.path == POLICY_PATH_window)
     result = make_symmetric(comm, call, &plan);
   else
     result = make_plain(held ? comm : NULL, call, view.capturing);

@@ -90,6 +90,16 @@ static uint64_t compatibility(void)
   return comm_hash(comm_hash(0, SYMMSHIM_VERSION, sizeof(SYMMSHIM_VERSION)), facts, sizeof(facts));
 }
 
+/* Once per process: reading a folder costs more than attaching. */
+static pthread_once_t swept = PTHREAD_ONCE_INIT;
+static void sweep(void)
+{
+  int removed = board_sweep();
+
+  if (removed > 0)
+    log_info("removed %d shared-memory objects that killed processes had left", removed);
+}
+
 struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason plain)
 {
   struct attendance attendance = {.id = id, .plain = plain};
@@ -106,7 +116,7 @@ struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason p
     attendance.plain = REASON_board_failed; /* NCCL will say what is wrong with them */
   if (attendance.plain != REASON_none)
     return attendance;
-  board_sweep();
+  pthread_once(&swept, sweep);
   error = board_attach(&attendance.board, id, (uint32_t)capacity, (uint32_t)slot, compatibility(), pace);
   if (error) {
     log_warn("communicator %016llx: no shared memory to agree through: %s (/dev/shm must be writable and have room)",
@@ -268,6 +278,7 @@ bool comm_drop_children(void)
     if (comm_hold_child(comm)) {
       if (comm->child.handle) {
         child_end(comm, true);
+        board_leave(comm->board);
         comm_make_plain(comm, REASON_no_memory, 0);
         dropped = true;
       }

@@ -47,7 +47,8 @@
   X(ranks_differ, "the ranks' buffers lie at different offsets or in different segments")                              \
   X(peer_declined, "another rank declined; its own log says why")                                                      \
   X(agree_timeout, "a rank came later than the policy waits")                                                          \
-  X(paused, "the ranks timed out repeatedly, so agreement is paused for a while")
+  X(paused, "the ranks timed out repeatedly, or one is far behind, so agreement is paused for a while")                \
+  X(peer_left, "another rank ran out of memory and gave up its windows, so all did")
 
 #define REASON_ENUM(code, meaning) REASON_##code,
 enum reason { REASON_none, REASONS(REASON_ENUM) REASON_COUNT };

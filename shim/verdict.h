@@ -22,7 +22,8 @@ static inline enum reason verdict_reason(enum board_verdict verdict)
                                         [BOARD_DIFFER] = REASON_ranks_differ,
                                         [BOARD_DECLINED] = REASON_peer_declined,
                                         [BOARD_TIMEOUT] = REASON_agree_timeout,
-                                        [BOARD_PAUSED] = REASON_paused};
+                                        [BOARD_PAUSED] = REASON_paused,
+                                        [BOARD_LEFT] = REASON_peer_left};
 
   return reasons[verdict];
 }

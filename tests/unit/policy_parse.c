@@ -206,7 +206,7 @@ static void one_error_voids_the_whole_file(void **state)
   assert_int_equal(policy_parse(&policy, text, strlen(text), &error), -EINVAL);
   assert_int_equal(error.line, 3);
   assert_non_null(strstr(error.message, "setup_ms"));
-  assert_int_equal(policy.agree_us, 200);
+  assert_int_equal(policy.agree_us, 50000);
 }
 
 static void refuses_nul_bytes(void **state)

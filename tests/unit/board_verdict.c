@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every verdict takes. Needs no processes: two boards of one process differ from two processes in nothing but
+ * the answer of the seal, which is let pass here. No test depends on how long anything takes; a wait that should
+ * end early and does not runs into the time limit of the test.
+ */
+#include "shim/board.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAIR = 2, LONG_US = 60 * 1000 * 1000 };
+
+static const struct board_pace no_pause = {0};
+
+/* Two ranks of this process. */
+static void open_pair(struct board *boards[PAIR], struct board_pace pace)
+{
+  static uint32_t number;
+  uint64_t key = (uint64_t)getpid() << 32 | ++number;
+
+  for (uint32_t rank = 0; rank < PAIR; rank++)
+    assert_int_equal(board_attach(&boards[rank], key, PAIR, rank, 0, pace), 0);
+  for (uint32_t rank = 0; rank < PAIR; rank++)
+    assert_int_equal(board_seal(boards[rank], PAIR), BOARD_SAME_PROCESS);
+}
+
+static void close_pair(struct board *boards[PAIR])
+{
+  for (uint32_t rank = 0; rank < PAIR; rank++)
+    board_detach(boards[rank]);
+}
+
+/* A rank that votes in a thread of its own, and waits long. */
+struct voter {
+  pthread_t thread;
+  struct board *board;
+  struct board_ballot ballot;
+  bool step;
+  enum board_verdict verdict;
+};
+
+static void *voter_main(void *argument)
+{
+  struct voter *voter = argument;
+
+  voter->verdict = (voter->step ? board_vote_step : board_vote)(voter->board, &voter->ballot, LONG_US);
+  return NULL;
+}
+
+static void voter_start(struct voter *voter)
+{
+  assert_int_equal(pthread_create(&voter->thread, NULL, voter_main, voter), 0);
+}
+
+static enum board_verdict voter_join(struct voter *voter)
+{
+  assert_int_equal(pthread_join(voter->thread, NULL), 0);
+  return voter->verdict;
+}
+
+static void short_sleep(void)
+{
+  usleep(3000);
+}
+
+/* Both vote at once and must read the same. */
+static enum board_verdict vote_both(struct board *boards[PAIR], struct board_ballot first, struct board_ballot second,
+                                    bool step)
+{
+  struct voter voter = {.board = boards[0], .ballot = first, .step = step};
+  enum board_verdict verdict;
+
+  voter_start(&voter);
+  verdict = (step ? board_vote_step : board_vote)(boards[1], &second, LONG_US);
+  assert_int_equal(voter_join(&voter), verdict);
+  return verdict;
+}
+
+static const struct board_ballot same = {{1, 2, 3, 4, 5, 6, 7, 8}};
+
+static void test_yes_and_differ(void **state)
+{
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  for (int word = 0; word < BOARD_WORDS; word++)
+    for (int bit = 0; bit < 64; bit += 21) {
+      struct board_ballot other = same;
+      other.words[word] ^= UINT64_C(1) << bit;
+      assert_int_equal(vote_both(boards, same, other, false), BOARD_DIFFER);
+      assert_int_equal(vote_both(boards, other, other, true), BOARD_YES);
+    }
+  close_pair(boards);
+}
+
+static void test_declined(void **state)
+{
+  struct voter voter = {.ballot = same};
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  board_decline(boards[0]); /* first */
+  assert_int_equal(board_vote(boards[1], &same, LONG_US), BOARD_DECLINED);
+  voter.board = boards[1]; /* while the other waits */
+  voter_start(&voter);
+  short_sleep();
+  board_decline(boards[0]);
+  assert_int_equal(voter_join(&voter), BOARD_DECLINED);
+  assert_int_equal(board_vote(boards[1], &same, 0), BOARD_TIMEOUT); /* too late to change the verdict */
+  board_decline(boards[0]);
+  board_decline(boards[0]); /* both */
+  board_decline(boards[1]);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  close_pair(boards);
+}
+
+static void test_timeout(void **state)
+{
+  struct board_ballot other = {{9}};
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  assert_int_equal(board_vote(boards[0], &same, 1000), BOARD_TIMEOUT);
+  assert_int_equal(board_vote(boards[1], &same, LONG_US), BOARD_TIMEOUT); /* late: the same verdict, though equal */
+  assert_int_equal(board_vote(boards[1], &same, 0), BOARD_TIMEOUT);
+  assert_int_equal(board_vote(boards[0], &other, LONG_US), BOARD_TIMEOUT); /* and though it differs */
+  assert_int_equal(board_vote_step(boards[0], &same, 1000), BOARD_TIMEOUT);
+  assert_int_equal(board_vote_step(boards[1], &same, LONG_US), BOARD_TIMEOUT);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  close_pair(boards);
+}
+
+static void expect_votes(struct board *board, int calls, enum board_verdict verdict)
+{
+  for (int call = 0; call < calls; call++)
+    assert_int_equal(board_vote(board, &same, 0), verdict);
+}
+
+static void test_pause(void **state)
+{
+  const struct board_pace pace = {.pause_after = 3, .pause_calls = 5};
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, pace);
+  expect_votes(boards[0], 3, BOARD_TIMEOUT);
+  expect_votes(boards[0], 5, BOARD_PAUSED);
+  expect_votes(boards[1], 8, BOARD_PAUSED);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES); /* over */
+  /* A YES in between starts the count anew; the verdicts of late ranks do not count again. */
+  for (int round = 0; round < 3; round++) {
+    expect_votes(boards[0], 2, BOARD_TIMEOUT);
+    expect_votes(boards[1], 2, BOARD_TIMEOUT);
+    assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  }
+  expect_votes(boards[1], 3, BOARD_TIMEOUT);
+  expect_votes(boards[1], 1, BOARD_PAUSED);
+  close_pair(boards);
+}
+
+static void test_step_in_pause(void **state)
+{
+  const struct board_pace pace = {.pause_after = 1, .pause_calls = 10};
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, pace);
+  expect_votes(boards[0], 1, BOARD_TIMEOUT);
+  expect_votes(boards[1], 1, BOARD_PAUSED);
+  assert_int_equal(vote_both(boards, same, same, true), BOARD_YES);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_PAUSED);
+  board_decline(boards[0]);
+  assert_int_equal(board_vote_step(boards[1], &same, LONG_US), BOARD_DECLINED);
+  assert_int_equal(board_vote_step(boards[1], &same, 0), BOARD_TIMEOUT); /* makes the pause no longer */
+  assert_int_equal(board_vote_step(boards[0], &same, LONG_US), BOARD_TIMEOUT);
+  expect_votes(boards[0], 6, BOARD_PAUSED);
+  expect_votes(boards[1], 6, BOARD_PAUSED);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  close_pair(boards);
+}
+
+/* One rank a whole ring behind: the other neither takes the cells from it nor waits for it at every call. */
+static void test_lapping(void **state)
+{
+  const struct board_pace pace = {.pause_after = 0, .pause_calls = 10};
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, pace);
+  board_decline(boards[0]);
+  expect_votes(boards[0], BOARD_CELLS - 1, BOARD_TIMEOUT);
+  assert_int_equal(board_vote(boards[0], &same, 1000), BOARD_PAUSED); /* the first cell is not free yet */
+  for (int call = 0; call < 9; call++)
+    assert_int_equal(board_vote(boards[0], &same, LONG_US), BOARD_PAUSED); /* without a wait */
+  expect_votes(boards[1], BOARD_CELLS + 10, BOARD_PAUSED);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  close_pair(boards);
+}
+
+/* Declines neither wait nor pause, and may run on for ever: they must not take cells that are still to be read. */
+static void test_lapping_keeps_verdicts(void **state)
+{
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  for (int call = 0; call < BOARD_CELLS + 3; call++)
+    board_decline(boards[0]);
+  for (int call = 0; call < BOARD_CELLS; call++)
+    assert_int_equal(board_vote(boards[1], &same, LONG_US), BOARD_DECLINED);
+  expect_votes(boards[1], 3, BOARD_TIMEOUT);
+  assert_int_equal(vote_both(boards, same, same, false), BOARD_YES);
+  close_pair(boards);
+}
+
+static void test_cancel(void **state)
+{
+  struct voter voter = {.ballot = same};
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  voter.board = boards[0];
+  voter_start(&voter);
+  short_sleep();
+  board_cancel(boards[0]);
+  assert_int_equal(voter_join(&voter), BOARD_TIMEOUT);
+  assert_int_equal(board_vote(boards[1], &same, LONG_US), BOARD_TIMEOUT);
+  /* For good, and where the wait is for a free cell too. */
+  for (int call = 1; call < BOARD_CELLS; call++)
+    assert_int_equal(board_vote(boards[0], &same, LONG_US), BOARD_TIMEOUT);
+  expect_votes(boards[0], 1, BOARD_TIMEOUT);
+  assert_int_equal(board_vote(boards[0], &same, LONG_US), BOARD_PAUSED);
+  close_pair(boards);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_yes_and_differ),
+      cmocka_unit_test(test_declined),
+      cmocka_unit_test(test_timeout),
+      cmocka_unit_test(test_pause),
+      cmocka_unit_test(test_step_in_pause),
+      cmocka_unit_test(test_lapping),
+      cmocka_unit_test(test_lapping_keeps_verdicts),
+      cmocka_unit_test(test_cancel),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
