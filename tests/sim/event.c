@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events: a point in a stream's queue, or in a capture. */
+#include <stdlib.h>
+
+#include "tests/sim/gpu.h"
+
+static struct CUevent_st *events;
+
+static CUevent event_find(CUevent handle)
+{
+  for (CUevent at = events; at; at = at->next)
+    if (at == handle)
+      return at;
+  return NULL;
+}
+
+static void event_clear(CUevent event)
+{
+  gpu_op_release(event->op);
+  event->op = NULL;
+  gpu_capture_release(event->capture);
+  event->capture = NULL;
+  gpu_set_clear(&event->capture_set);
+}
+
+CUresult gpu_event_create(CUevent *event, unsigned int flags)
+{
+  CUevent new = calloc(1, sizeof(*new));
+  new->flags = flags;
+  pthread_mutex_lock(&gpu_lock);
+  new->next = events;
+  events = new;
+  pthread_mutex_unlock(&gpu_lock);
+  *event = new;
+  return CUDA_SUCCESS;
+}
+
+CUresult gpu_event_destroy(CUevent handle)
+{
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  pthread_mutex_lock(&gpu_lock);
+  for (CUevent *at = &events; *at; at = &(*at)->next) {
+    if (*at != handle)
+      continue;
+    *at = handle->next;
+    event_clear(handle);
+    free(handle);
+    result = CUDA_SUCCESS;
+    break;
+  }
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}
+
+CUresult gpu_event_record(CUevent handle, CUstream stream_handle)
+{
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  pthread_mutex_lock(&gpu_lock);
+  CUevent event = event_find(handle);
+  CUstream stream = gpu_stream_find(stream_handle);
+  if (event && stream)
+    result = gpu_capture_check_legacy(stream);
+  if (result == CUDA_SUCCESS) {
+    event_clear(event);
+    if (stream->capture) {
+      event->capture = stream->capture;
+      gpu_capture_hold(event->capture);
+      gpu_set_copy(&event->capture_set, &stream->capture_set);
+    } else {
+      event->op = gpu_op_hold(gpu_stream_enqueue(stream, NULL, NULL, NULL));
+    }
+  }
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}
+
+/* A stream that waits for an event of a capture becomes part of that capture. */
+static CUresult event_join(CUstream stream, CUevent event)
+{
+  if (event->capture->ended || (stream->capture && stream->capture != event->capture))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (stream->legacy) {
+    event->capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  if (!stream->capture) {
+    stream->capture = event->capture;
+    gpu_capture_hold(stream->capture);
+  }
+  gpu_set_join(&stream->capture_set, &event->capture_set);
+  return CUDA_SUCCESS;
+}
+
+CUresult gpu_event_wait(CUstream stream_handle, CUevent handle)
+{
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  pthread_mutex_lock(&gpu_lock);
+  CUevent event = event_find(handle);
+  CUstream stream = gpu_stream_find(stream_handle);
+  if (event && stream) {
+    if (event->capture)
+      result = event_join(stream, event);
+    else if (!stream->capture)
+      result = gpu_capture_check_legacy(stream);
+    else if (event->op) /* an event of the world outside: the capture cannot depend on it */
+      result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    else
+      result = CUDA_SUCCESS;
+    if (result == CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+      stream->capture->invalid = true;
+    if (result == CUDA_SUCCESS && event->op)
+      gpu_stream_enqueue(stream, NULL, NULL, event->op);
+  }
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}
+
+/* An event recorded in a capture never happens: asking after it breaks the capture. */
+static CUresult event_look(CUevent event)
+{
+  if (!event)
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (!event->capture)
+    return CUDA_SUCCESS;
+  event->capture->invalid = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult gpu_event_synchronize(CUevent handle)
+{
+  pthread_mutex_lock(&gpu_lock);
+  CUevent event = event_find(handle);
+  CUresult result = event_look(event);
+  if (result == CUDA_SUCCESS)
+    gpu_op_wait(event->op);
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}
+
+CUresult gpu_event_query(CUevent handle)
+{
+  pthread_mutex_lock(&gpu_lock);
+  CUevent event = event_find(handle);
+  CUresult result = event_look(event);
+  if (result == CUDA_SUCCESS && event->op && !event->op->done)
+    result = CUDA_ERROR_NOT_READY;
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}
+
+CUresult gpu_event_elapsed(float *ms, CUevent start_handle, CUevent end_handle)
+{
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  pthread_mutex_lock(&gpu_lock);
+  CUevent start = event_find(start_handle);
+  CUevent end = event_find(end_handle);
+  if (start && end && start->op && end->op && !((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)) {
+    result = start->op->done && end->op->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    const struct timespec *from = &start->op->ended;
+    const struct timespec *to = &end->op->ended;
+    *ms = (float)((double)(to->tv_sec - from->tv_sec) * 1e3 + (double)(to->tv_nsec - from->tv_nsec) / 1e6);
+  }
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/group.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* What runs in one thread. */
+struct lane {
+  struct group_task *tasks;
+  ncclComm_t comm;
+  enum group_phase phase;
+  ncclResult_t result;
+  pthread_t thread;
+  bool threaded;
+};
+
+static __thread int depth;
+static __thread ncclResult_t failure;
+static __thread struct group_task *head;
+static __thread struct group_task **tail;
+
+void group_start(void)
+{
+  if (depth++ == 0) {
+    failure = ncclSuccess;
+    head = NULL;
+    tail = &head;
+  }
+}
+
+int group_depth(void)
+{
+  return depth;
+}
+
+void group_add(struct group_task *task)
+{
+  task->next = NULL;
+  *tail = task;
+  tail = &task->next;
+  if (!task->lane)
+    task->lane = task->comm;
+  atomic_fetch_add(&task->comm->busy, 1);
+  atomic_fetch_add(&task->lane->busy, 1);
+}
+
+void group_fail(ncclResult_t result)
+{
+  if (failure == ncclSuccess && result != ncclSuccess)
+    failure = result;
+}
+
+static void task_free(struct group_task *task)
+{
+  atomic_fetch_sub(&task->comm->busy, 1);
+  atomic_fetch_sub(&task->lane->busy, 1);
+  if (task->discard)
+    task->discard(task);
+  free(task);
+}
+
+static void *lane_run(void *arg)
+{
+  struct lane *lane = arg;
+  for (struct group_task *task = lane->tasks; task && lane->result == ncclSuccess; task = task->next) {
+    if (task->lane != lane->comm || task->phase != lane->phase)
+      continue;
+    GPU->context_set_device(task->comm->device);
+    lane->result = task->run(task);
+  }
+  return NULL;
+}
+
+/* The lanes that have tasks in the phase, in order of appearance. */
+static size_t lanes_find(struct group_task *tasks, enum group_phase phase, struct lane **lanes)
+{
+  size_t count = 0;
+  *lanes = NULL;
+  for (struct group_task *task = tasks; task; task = task->next) {
+    bool known = task->phase != phase;
+    for (size_t i = 0; i < count && !known; i++)
+      known = (*lanes)[i].comm == task->lane;
+    if (known)
+      continue;
+    *lanes = realloc(*lanes, (count + 1) * sizeof(**lanes));
+    (*lanes)[count++] = (struct lane){.tasks = tasks, .comm = task->lane, .phase = phase};
+  }
+  return count;
+}
+
+/* Several communicators wait for their peers at the same time, or one thread's ranks would wait for each other. */
+static ncclResult_t phase_run(struct group_task *tasks, enum group_phase phase)
+{
+  struct lane *lanes;
+  size_t count = lanes_find(tasks, phase, &lanes);
+  bool threads = phase != GROUP_LAUNCH && count > 1;
+  ncclResult_t result = ncclSuccess;
+  for (size_t i = 0; i < count; i++) {
+    lanes[i].threaded = threads && pthread_create(&lanes[i].thread, NULL, lane_run, &lanes[i]) == 0;
+    if (!lanes[i].threaded)
+      lane_run(&lanes[i]);
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (lanes[i].threaded)
+      pthread_join(lanes[i].thread, NULL);
+    if (result == ncclSuccess)
+      result = lanes[i].result;
+  }
+  free(lanes);
+  return result;
+}
+
+/* Sends and receives of one communicator must make progress together. */
+static void tasks_merge(struct group_task *tasks)
+{
+  for (struct group_task *task = tasks; task; task = task->next) {
+    struct group_task **at = &task->next;
+    while (task->merge && *at) {
+      struct group_task *more = *at;
+      if (more->merge == task->merge && more->comm == task->comm && task->merge(task, more)) {
+        *at = more->next;
+        task_free(more);
+      } else {
+        at = &more->next;
+      }
+    }
+  }
+}
+
+static void tasks_count_siblings(struct group_task *tasks)
+{
+  for (struct group_task *task = tasks; task; task = task->next)
+    for (struct group_task *other = tasks; other; other = other->next)
+      task->siblings += other->comm == task->comm && other->phase == GROUP_LAUNCH;
+}
+
+static ncclResult_t tasks_run(struct group_task *tasks)
+{
+  int device = GPU->context_device();
+  ncclResult_t result = ncclSuccess;
+  tasks_merge(tasks);
+  tasks_count_siblings(tasks);
+  for (int phase = 0; phase < GROUP_PHASES && result == ncclSuccess; phase++)
+    result = phase_run(tasks, (enum group_phase)phase);
+  GPU->context_set_device(device);
+  return result;
+}
+
+static void tasks_free(struct group_task *tasks)
+{
+  while (tasks) {
+    struct group_task *next = tasks->next;
+    task_free(tasks);
+    tasks = next;
+  }
+}
+
+/* A group of non-blocking communicators is carried out by a thread, whose capture mode is the default one. */
+static void *tasks_main(void *arg)
+{
+  struct group_task *tasks = arg;
+  GPU->context_set_device(tasks->comm->device);
+  ncclResult_t result = tasks_run(tasks);
+  for (struct group_task *task = tasks; task; task = task->next)
+    atomic_store(&task->comm->state, result);
+  tasks_free(tasks);
+  return NULL;
+}
+
+static ncclResult_t tasks_run_aside(struct group_task *tasks)
+{
+  pthread_t thread;
+  pthread_attr_t attributes;
+  for (struct group_task *task = tasks; task; task = task->next)
+    atomic_store(&task->comm->state, ncclInProgress);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  int error = pthread_create(&thread, &attributes, tasks_main, tasks);
+  pthread_attr_destroy(&attributes);
+  return error ? ncclSystemError : ncclInProgress;
+}
+
+ncclResult_t group_end(void)
+{
+  if (depth == 0)
+    return ncclInvalidUsage;
+  if (--depth > 0)
+    return ncclSuccess;
+  struct group_task *tasks = head;
+  head = NULL;
+  ncclResult_t result = failure;
+  bool blocking = false;
+  bool nonblocking = false;
+  for (struct group_task *task = tasks; task; task = task->next) {
+    blocking |= task->comm->config.blocking != 0;
+    nonblocking |= task->comm->config.blocking == 0;
+  }
+  if (result == ncclSuccess && blocking && nonblocking)
+    result = ncclInvalidArgument;
+  if (result != ncclSuccess) {
+    for (struct group_task *task = tasks; task; task = task->next)
+      if (task->phase == GROUP_MAKE)
+        atomic_store(&task->comm->state, result);
+    tasks_free(tasks);
+    return result;
+  }
+  if (nonblocking)
+    return tasks_run_aside(tasks);
+  if (tasks)
+    result = tasks_run(tasks);
+  tasks_free(tasks);
+  return result;
+}
