@@ -75,6 +75,7 @@ uint64_t policy_hash(const struct policy *policy)
   hash = add(hash, policy->child_min_ctas);
   hash = add(hash, policy->child_max_ctas);
   hash = add(hash, policy->child_memory);
+  hash = add(hash, policy->window_memory);
   hash = add(hash, policy->arena);
   hash = add_callers(hash, policy);
   hash = add(hash, policy->arena_min_bytes);

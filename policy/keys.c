@@ -306,6 +306,7 @@ static const struct key shim_keys[] = {
     {"child_min_ctas", set_number, SHIM(child_min_ctas), 1, 64},
     {"child_max_ctas", set_number, SHIM(child_max_ctas), 1, 64},
     {"child_memory", set_bytes, SHIM(child_memory), 0, 0},
+    {"window_memory", set_bytes, SHIM(window_memory), 0, 0},
     {"audit", set_audit, SHIM(audit_level), 0, 0},
 };
 static const struct key arena_keys[] = {

@@ -33,7 +33,6 @@ static uint64_t peers_of[MAX_DEVICES]; /* devices that may access a device's mem
 static struct segment *segments;       /* MAX_SEGMENTS of them */
 static uint32_t segments_used;         /* entries that were ever taken */
 static uint64_t last_id;
-static size_t parked_bytes;
 
 static void *map_table(size_t bytes)
 {
@@ -258,10 +257,9 @@ static CUresult settle_device(const struct driver *driver, int device)
 }
 
 /* A parked segment that fits, its windows still valid; NULL if there is none. */
-static struct segment *unpark(const struct driver *driver, int device, size_t size)
+static struct segment *unpark(int device, size_t size)
 {
   struct segment *found = NULL;
-  bool unsettled = false;
 
   pthread_mutex_lock(&lock);
   for (uint32_t i = 0; i < segments_used; i++) {
@@ -272,17 +270,9 @@ static struct segment *unpark(const struct driver *driver, int device, size_t si
   }
   if (found) {
     __atomic_store_n(&found->parked, false, __ATOMIC_RELAXED);
-    unsettled = found->unsettled;
-    parked_bytes -= found->size;
   }
   pthread_mutex_unlock(&lock);
-  if (!unsettled || settle_device(driver, device) == CUDA_SUCCESS)
-    return found;
-  pthread_mutex_lock(&lock);
-  __atomic_store_n(&found->parked, true, __ATOMIC_RELAXED);
-  parked_bytes += found->size;
-  pthread_mutex_unlock(&lock);
-  return NULL;
+  return found;
 }
 
 int arena_alloc(void **ptr, size_t size, size_t max_bytes)
@@ -302,7 +292,7 @@ int arena_alloc(void **ptr, size_t size, size_t max_bytes)
     return size == 0 ? -EINVAL : -ENOMEM;
   device = range->prop.location.id;
   size = round_up(size, range->granularity);
-  segment = unpark(driver, device, size);
+  segment = unpark(device, size);
   if (segment) {
     *ptr = (void *)segment->base;
     return 0;
@@ -351,17 +341,15 @@ struct segment *arena_find(const void *ptr)
   return NULL;
 }
 
-/* Parks a segment if a window holds it (or it must not be touched now). False: the caller gives the memory back. */
-static bool park(struct segment *segment, bool unsettled)
+/* Parks a segment if a window holds it. False: the caller gives the memory back. */
+static bool park(struct segment *segment)
 {
   bool parked;
 
   pthread_mutex_lock(&lock);
-  parked = segment->windows > 0 || unsettled;
+  parked = segment->windows > 0;
   if (parked) {
     __atomic_store_n(&segment->parked, true, __ATOMIC_RELAXED);
-    segment->unsettled = unsettled;
-    parked_bytes += segment->size;
   }
   pthread_mutex_unlock(&lock);
   return parked;
@@ -375,22 +363,14 @@ static void give_back(const struct driver *driver, struct segment *segment)
 
 bool arena_free(void *ptr, cudaError_t *result)
 {
-  enum { CAPTURE_FIRST = 900, CAPTURE_LAST = 908 }; /* CUDA_ERROR_STREAM_CAPTURE_* */
   const struct driver *driver = real_driver();
   struct segment *segment = arena_find(ptr);
-  CUresult waited;
-  bool capturing;
 
   if (!driver || !segment || (uintptr_t)ptr != segment->base)
     return false;
-  waited = settle_device(driver, segment->device);
-  capturing = waited >= CAPTURE_FIRST && waited <= CAPTURE_LAST;
-  if (waited != CUDA_SUCCESS && !capturing) {
-    *result = (cudaError_t)waited; /* asynchronous errors have the same numbers in both APIs since CUDA 10.1 */
-    return true;
-  }
-  *result = cudaSuccess;
-  if (!park(segment, capturing))
+  /* Errors of asynchronous work, and of a capture in the way, have the same numbers in both APIs since CUDA 10.1. */
+  *result = (cudaError_t)settle_device(driver, segment->device);
+  if (*result == cudaSuccess && !park(segment))
     give_back(driver, segment);
   return true;
 }
@@ -408,11 +388,9 @@ void arena_unpin(struct segment *segment)
   bool last;
 
   pthread_mutex_lock(&lock);
-  last = --segment->windows == 0 && segment->parked && !segment->unsettled;
-  if (last) {
+  last = --segment->windows == 0 && segment->parked;
+  if (last)
     __atomic_store_n(&segment->parked, false, __ATOMIC_RELAXED);
-    parked_bytes -= segment->size;
-  }
   pthread_mutex_unlock(&lock);
   if (last)
     give_back(driver, segment);
@@ -442,11 +420,6 @@ void arena_grant(int owner, int accessor)
     if (copy.id != 0 && copy.device == owner)
       set_access(driver, &copy, device);
   }
-}
-
-size_t arena_parked(void)
-{
-  return __atomic_load_n(&parked_bytes, __ATOMIC_RELAXED);
 }
 
 bool arena_is_used(void)

@@ -23,7 +23,6 @@ struct segment {
   int device;
   uint32_t windows; /* windows that hold it */
   bool parked;      /* freed by the job, kept for a window's sake */
-  bool unsettled;   /* parked without having waited for the device */
   CUmemGenericAllocationHandle handle;
 };
 
@@ -48,9 +47,6 @@ void arena_unpin(struct segment *segment);
 
 /* Lets `accessor` read and write all memory of `owner`, present and future (cudaDeviceEnablePeerAccess). */
 void arena_grant(int owner, int accessor);
-
-/* Bytes that are parked, on all devices. */
-size_t arena_parked(void);
 
 /* Whether the arena ever gave out memory. */
 bool arena_is_used(void);

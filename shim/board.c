@@ -55,6 +55,7 @@ struct shared {
   _Atomic uint64_t size; /* as the first to attach has it: the ranks may have made the object at the same time */
   _Alignas(CACHE_LINE) _Atomic uint64_t paused_until; /* cells before this sequence are not asked */
   _Atomic uint32_t timeouts;                          /* in a row */
+  _Atomic uint32_t pauses;                            /* without a YES between them */
   _Atomic uint32_t taken_twice;                       /* two ranks came for one place */
   _Atomic uint32_t left;                              /* a rank will not vote any more */
   struct cell cells[BOARD_CELLS];
@@ -322,10 +323,13 @@ static bool cell_is_free(struct board *board, uint64_t sequence)
   return least >= sequence - BOARD_CELLS;
 }
 
+/* Each pause is twice as long as the one before, until there is a YES again. */
 static void pause_from(struct board *board, uint64_t sequence)
 {
+  enum { MAX_DOUBLINGS = 10 };
   _Atomic uint64_t *until = &board->shared->paused_until;
-  uint64_t wanted = sequence + board->pace.pause_calls;
+  uint32_t pauses = atomic_fetch_add_explicit(&board->shared->pauses, 1, memory_order_relaxed);
+  uint64_t wanted = sequence + ((uint64_t)board->pace.pause_calls << (pauses < MAX_DOUBLINGS ? pauses : MAX_DOUBLINGS));
   uint64_t seen = atomic_load_explicit(until, memory_order_relaxed);
 
   while (seen < wanted &&
@@ -339,13 +343,21 @@ static bool is_paused(const struct board *board, uint64_t sequence)
   return sequence < atomic_load_explicit(&board->shared->paused_until, memory_order_relaxed);
 }
 
+static bool somebody_left(const struct board *board)
+{
+  return atomic_load_explicit(&board->shared->left, memory_order_relaxed);
+}
+
 static void count_outcome(struct board *board, enum phase phase, uint64_t sequence)
 {
   _Atomic uint32_t *timeouts = &board->shared->timeouts;
 
   if (phase == PHASE_YES) {
+    /* looked at first: most of the time both are 0, and a store would take the line from the other ranks */
     if (atomic_load_explicit(timeouts, memory_order_relaxed) != 0)
       atomic_store_explicit(timeouts, 0, memory_order_relaxed);
+    if (atomic_load_explicit(&board->shared->pauses, memory_order_relaxed) != 0)
+      atomic_store_explicit(&board->shared->pauses, 0, memory_order_relaxed);
   } else if (phase == PHASE_TIMEOUT && board->pace.pause_after != 0 && !is_paused(board, sequence) &&
              atomic_fetch_add_explicit(timeouts, 1, memory_order_relaxed) + 1 >= board->pace.pause_after) {
     atomic_store_explicit(timeouts, 0, memory_order_relaxed);
@@ -449,7 +461,7 @@ static enum board_verdict vote_in_cell(struct board *board, struct cell *cell, c
         voted = join(board, cell, &word);
       else
         word = latch(board, cell, word, sequence, PHASE_DIFFER);
-    } else if ((pausable && is_paused(board, sequence)) || !patience_left(patience, board)) {
+    } else if ((pausable && (is_paused(board, sequence) || somebody_left(board))) || !patience_left(patience, board)) {
       word = latch(board, cell, word, sequence, PHASE_TIMEOUT);
     } else {
       word = atomic_load_explicit(&cell->word, memory_order_acquire);
@@ -472,7 +484,7 @@ static enum board_verdict vote(struct board *board, const struct board_ballot *b
       pause_from(board, board->last);
   }
   finish_cell(board);
-  if (verdict != BOARD_YES && atomic_load_explicit(&board->shared->left, memory_order_relaxed))
+  if (verdict != BOARD_YES && somebody_left(board))
     return BOARD_LEFT;
   return verdict;
 }

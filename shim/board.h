@@ -46,7 +46,7 @@ enum board_fault {
 
 struct board_pace {
   uint32_t pause_after; /* time-outs in a row; 0: no number of them */
-  uint32_t pause_calls; /* cells left out by a pause */
+  uint32_t pause_calls; /* cells left out by a pause; twice as many by the next one if there was no YES between */
 };
 
 /*

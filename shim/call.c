@@ -27,15 +27,15 @@ struct view {
   bool capturing;
 };
 
-enum { GROUP_CALLS = 64 };
+enum { GROUP_COMMS = 16 };
 
-/* Calls made on the job's communicators in the open group, whose order is noted when the group ends. */
+/* The job's communicators with a child that had calls in the open group: their order is noted when the group ends. */
 struct group {
   int depth, count;
   struct {
     ncclComm_t comm;
-    CUstream stream;
-  } calls[GROUP_CALLS];
+    CUstream stream; /* of the last call; NCCL makes the streams of one communicator in a group wait for each other */
+  } notes[GROUP_COMMS];
 };
 static __thread struct group group __attribute__((tls_model("initial-exec")));
 
@@ -54,12 +54,12 @@ void call_group_left(void)
   if (group.depth > 0 && --group.depth > 0)
     return;
   for (int i = 0; i < group.count; i++) {
-    struct comm *comm = comm_enter(group.calls[i].comm);
+    struct comm *comm = comm_enter(group.notes[i].comm);
     if (!comm)
       continue;
     if (comm_hold_child(comm)) {
       if (comm->child.handle)
-        child_order_after(&comm->child, LANE_JOB, group.calls[i].stream);
+        child_order_after(&comm->child, LANE_JOB, group.notes[i].stream);
       comm_release_child(comm);
     }
     comm_leave(comm);
@@ -137,6 +137,9 @@ static bool is_capturing(CUstream stream)
          (driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+/* Which window a buffer lies in: a number that means the same on all ranks, or that it needs a new one. */
+enum { WINDOW_NEW = 0, WINDOW_NEW_SHARED = UINT32_MAX, WINDOW_ANY = UINT32_MAX - 1 };
+
 static enum reason look_at_buffer(struct comm *comm, struct buffer *buffer)
 {
   if (window_job_overlaps(buffer->ptr, buffer->bytes))
@@ -180,13 +183,10 @@ static enum reason objection(struct comm *comm, struct view *view)
     return REASON_in_group;
   if (view->capturing)
     return REASON_capturing;
-  if (comm->child.windows.count + 2 > WINDOW_MAX)
-    return REASON_no_window_room;
+  if (comm->child.handle && (view->send.window == WINDOW_NEW || view->recv.window == WINDOW_NEW))
+    return child_obstacle(&comm->child);
   return REASON_none;
 }
-
-/* Which window a buffer lies in: a number that means the same on all ranks, or that it needs a new one. */
-enum { WINDOW_NEW = 0, WINDOW_NEW_SHARED = UINT32_MAX, WINDOW_ANY = UINT32_MAX - 1 };
 
 /*
  * The rest of the ballot. Where peers touch a buffer, its window and its offset must be the same everywhere. Where
@@ -206,11 +206,12 @@ static void describe(struct board_ballot *ballot, int at, const struct buffer *b
   ballot->words[at + 2] = buffer->peers_touch ? (uintptr_t)buffer->ptr - buffer->segment->base : 0;
 }
 
-static struct board_ballot ballot_of(const struct call *call, const struct view *view)
+static struct board_ballot ballot_of(const struct comm *comm, const struct call *call, const struct view *view)
 {
-  struct board_ballot ballot = {
-      {VERDICT_CALL | (uint64_t)call->op << 8 | (uint64_t)call->dtype << 16 | (uint64_t)call->redop << 32,
-       call->count}};
+  /* The number of the call too: calls repeat, and ranks that are out of step must not take one for another. */
+  struct board_ballot ballot = {{VERDICT_CALL | (uint64_t)call->op << 8 | (uint64_t)call->dtype << 16 |
+                                     (uint64_t)call->redop << 24 | comm->calls << 32,
+                                 call->count}};
 
   describe(&ballot, 2, &view->send, false);
   describe(&ballot, 5, &view->recv, view->recv.segment == view->send.segment);
@@ -247,7 +248,7 @@ static enum reason agree(struct comm *comm, const struct call *call, struct view
     if (reason != REASON_none)
       return reason;
   }
-  ballot = ballot_of(call, view);
+  ballot = ballot_of(comm, call, view);
   /* A first use costs milliseconds anyhow: it is worth waiting longer for. */
   wait_us =
       view->send.window == WINDOW_NEW || view->recv.window == WINDOW_NEW ? policy->setup_ms * 1000 : policy->agree_us;
@@ -280,6 +281,20 @@ static ncclResult_t make_symmetric(struct comm *comm, const struct call *call, c
   return result;
 }
 
+static void note_in_group(const struct call *call)
+{
+  int at = 0;
+
+  while (at < group.count && group.notes[at].comm != call->comm)
+    at++;
+  if (at == GROUP_COMMS)
+    return;
+  group.notes[at].comm = call->comm;
+  group.notes[at].stream = call->stream;
+  if (at == group.count)
+    group.count++;
+}
+
 /* The call as the job made it. Once there is a child, the order between the two communicators is kept. */
 static ncclResult_t make_plain(struct comm *comm, const struct call *call, bool capturing)
 {
@@ -291,12 +306,10 @@ static ncclResult_t make_plain(struct comm *comm, const struct call *call, bool 
   result = issue(call, call->comm, call->redop);
   if (!ordered)
     return result;
-  if (!call_in_group()) {
+  if (call_in_group())
+    note_in_group(call);
+  else
     child_order_after(&comm->child, LANE_JOB, call->stream);
-  } else if (group.count < GROUP_CALLS) {
-    group.calls[group.count].comm = call->comm;
-    group.calls[group.count++].stream = call->stream;
-  }
   return result;
 }
 
@@ -325,11 +338,11 @@ static struct plan decide(struct comm *comm, bool held, const struct call *call,
     board_decline(comm->board);
   else if (reason == REASON_none && asked)
     reason = agree(comm, call, view);
-  if (reason == REASON_peer_left) {
-    /* What this rank has mapped of that one's memory has to go too, or its memory does not come back. */
-    child_end(comm, true);
+  if (reason == REASON_peer_left)
     comm_make_plain(comm, reason, 0);
-  }
+  /* What this rank has mapped of the others' memory has to go too, or theirs does not come back; but no waiting. */
+  if (held && comm->child.handle && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) != REASON_none)
+    child_end(comm, CHILD_NOW);
   if (reason == REASON_none)
     return plan;
   return (struct plan){.path = POLICY_PATH_plain, .reason = reason, .decision = plan.decision};
@@ -358,7 +371,7 @@ ncclResult_t call_make(const struct call *call)
   plan = decide(comm, held, call, &request, &view);
   errno = saved_errno;
   before_real = audit_clock();
-  if (comm && __atomic_load_n(&comm->dead, __ATOMIC_ACQUIRE))
+  if (comm && comm_is_dead(comm))
     result = ncclInvalidArgument; /* aborted by another thread meanwhile: NCCL must not see the handle again */
   else if (plan.path == POLICY_PATH_window)
     result = make_symmetric(comm, call, &plan);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/child.h"
 
-#include <string.h>
+#include <time.h>
 
 #include "shim/comm.h"
 #include "shim/life.h"
@@ -43,17 +43,23 @@ void child_leave_context(bool entered)
     real_driver()->cuCtxPopCurrent_v2(&ignored);
 }
 
+static bool has_memory(uint64_t wanted)
+{
+  size_t free_bytes = 0, total = 0;
+
+  return wanted == 0 || (real_driver()->cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS && free_bytes >= wanted);
+}
+
 /* Everything about making the child that can fail on this rank alone. */
 static enum reason prepare(struct child *child, int device)
 {
   const struct driver *driver = real_driver();
-  size_t free_bytes = 0, total = 0;
   CUdevice current;
 
   if (!driver || driver->cuCtxGetCurrent(&child->context) != CUDA_SUCCESS ||
       driver->cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device)
     return REASON_other_device;
-  if (driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS || free_bytes < life_policy()->child_memory)
+  if (!has_memory(life_policy()->child_memory))
     return REASON_no_memory;
   if (!rewrite_prepare(child->context))
     return REASON_no_kernel;
@@ -62,9 +68,16 @@ static enum reason prepare(struct child *child, int device)
   return REASON_none;
 }
 
+enum reason child_obstacle(const struct child *child)
+{
+  if (child->windows.count + 2 > WINDOW_MAX)
+    return REASON_no_window_room;
+  return has_memory(life_policy()->window_memory) ? REASON_none : REASON_no_memory;
+}
+
 /*
- * Allocations inside NCCL must not break a capture that another thread has under way; the thread's own mode is
- * put back as it was (pytorch/pytorch#192524 is what happens otherwise).
+ * Allocations, and questions about events, must not break a capture that another thread has under way; the thread's
+ * own mode is put back as it was (pytorch/pytorch#192524 is what happens otherwise).
  */
 static CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode)
 {
@@ -72,12 +85,13 @@ static CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode)
   return mode;
 }
 
-static ncclComm_t split(struct comm *comm)
+/* Makes the child where it belongs: NCCL may write the handle later than it returns. */
+static bool split(struct comm *comm)
 {
   const struct policy *policy = life_policy();
-  ncclComm_t handle = NULL;
+  struct child *child = &comm->child;
   /* minCTAs alone or maxCTAs alone is an invalid argument (2.28.9). A blocking child, since a non-blocking one
-   * starts a thread for every call. Children of the job's own do not share resources with this one. */
+   * starts a thread for every call. */
   ncclConfig_t config = {.size = sizeof(config),
                          .magic = ABI_NCCL_CONFIG_MAGIC,
                          .version = ABI_NCCL_CONFIG_VERSION,
@@ -92,20 +106,14 @@ static ncclComm_t split(struct comm *comm)
                          .CTAPolicy = NCCL_CONFIG_UNDEF_INT,
                          .shrinkShare = NCCL_CONFIG_UNDEF_INT,
                          .nvlsCTAs = NCCL_CONFIG_UNDEF_INT};
-  CUstreamCaptureMode mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
   struct watch watch;
   ncclResult_t result;
 
   watch_begin(&watch, policy->warn_s, "rank %d of %d, communicator %016llx: ncclCommSplit for the child communicator",
               comm->rank, comm->nranks, (unsigned long long)comm->id);
-  result = REAL(ncclCommSplit)(comm->handle, 0, comm->rank, &handle, &config);
+  result = REAL(ncclCommSplit)(comm->handle, 0, comm->rank, &child->handle, &config);
   watch_end(&watch);
-  exchange_capture_mode(mode);
-  if (result != ncclSuccess && handle) {
-    REAL(ncclCommAbort)(handle);
-    handle = NULL;
-  }
-  return handle;
+  return result == ncclSuccess && child->handle != NULL;
 }
 
 /* Asks whether all ranks succeeded in what they entered together. */
@@ -119,30 +127,61 @@ static bool all_succeeded(struct comm *comm, enum verdict_question question, boo
   return false;
 }
 
-enum reason child_make(struct comm *comm, int device)
+/* Tells how the child came to be, and how long it took. */
+static void tell_made(struct comm *comm, uint64_t start)
 {
-  struct child *child = &comm->child;
+  uint64_t setup_ns = audit_clock() - start;
+
+  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, REASON_none, setup_ns);
+  log_info("rank %d of %d, communicator %016llx: child communicator made in %llu us", comm->rank, comm->nranks,
+           (unsigned long long)comm->id, (unsigned long long)setup_ns / 1000);
+}
+
+/* This rank cannot: not now, or, where the driver does not take the device code, never. */
+static enum reason decline(struct comm *comm, enum reason reason)
+{
+  enum { CALLS_TO_NEXT_TRY = 1000 };
+
+  board_decline(comm->board);
+  comm->child.retry_at = comm->calls + CALLS_TO_NEXT_TRY;
+  if (reason == REASON_no_kernel)
+    comm_make_plain(comm, reason, 0);
+  return reason;
+}
+
+static enum reason make(struct comm *comm, int device)
+{
   struct board_ballot ballot = {{VERDICT_CHILD_READY}};
-  enum reason reason = prepare(child, device);
+  enum reason reason = prepare(&comm->child, device);
   uint64_t start = audit_clock();
 
-  if (reason != REASON_none) {
-    board_decline(comm->board);
-    return reason;
-  }
+  if (reason != REASON_none)
+    return decline(comm, reason);
   reason = verdict_reason(board_vote(comm->board, &ballot, setup_wait_us()));
   if (reason != REASON_none)
     return reason;
-  child->handle = split(comm);
-  if (!all_succeeded(comm, VERDICT_CHILD_MADE, child->handle != NULL)) {
-    child_end(comm, true);
-    comm_make_plain(comm, REASON_child_failed, audit_clock() - start);
-    return REASON_child_failed;
+  if (all_succeeded(comm, VERDICT_CHILD_MADE, split(comm))) {
+    tell_made(comm, start);
+    return REASON_none;
   }
-  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, REASON_none, audit_clock() - start);
-  log_info("rank %d of %d, communicator %016llx: child communicator made in %llu us", comm->rank, comm->nranks,
-           (unsigned long long)comm->id, (unsigned long long)(audit_clock() - start) / 1000);
-  return REASON_none;
+  comm_make_plain(comm, REASON_child_failed, audit_clock() - start);
+  child_end(comm, CHILD_NOW);
+  return REASON_child_failed;
+}
+
+enum reason child_make(struct comm *comm, int device)
+{
+  CUstreamCaptureMode mode;
+  enum reason reason;
+
+  if (comm->calls < comm->child.retry_at) {
+    board_decline(comm->board);
+    return REASON_no_memory;
+  }
+  mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  reason = make(comm, device);
+  exchange_capture_mode(mode);
+  return reason;
 }
 
 static bool register_segment(struct comm *comm, struct segment *segment)
@@ -153,7 +192,7 @@ static bool register_segment(struct comm *comm, struct segment *segment)
 
   watch_begin(&watch, life_policy()->warn_s, "rank %d of %d, communicator %016llx: ncclCommWindowRegister of %zu bytes",
               comm->rank, comm->nranks, (unsigned long long)comm->id, segment->size);
-  registered = window_register(&comm->child.windows, comm->child.handle, segment);
+  registered = window_register(&comm->child.windows, comm->child.handle, segment, comm->nccl_version);
   watch_end(&watch);
   audit_window(comm->id, segment->id, segment->size, audit_clock() - start);
   return registered;
@@ -170,8 +209,9 @@ enum reason child_register(struct comm *comm, struct segment *const segments[], 
   exchange_capture_mode(mode);
   if (all_succeeded(comm, VERDICT_REGISTERED, registered))
     return REASON_none;
-  child_end(comm, true);
+  /* Never again on this child: what the failed one has mapped would be in the way (2.28.9). */
   comm_make_plain(comm, REASON_register_failed, 0);
+  child_end(comm, CHILD_NOW);
   return REASON_register_failed;
 }
 
@@ -179,7 +219,7 @@ void child_order_before(struct child *child, enum child_lane lane, CUstream stre
 {
   bool entered;
 
-  if (!child->event_valid || child->last_lane == lane || child->last_stream == stream)
+  if (!child->event_valid || child->last_lane == lane)
     return;
   entered = child_enter_context(child);
   real_driver()->cuStreamWaitEvent(stream, child->event, 0);
@@ -193,35 +233,53 @@ void child_order_after(struct child *child, enum child_lane lane, CUstream strea
   child->event_valid = real_driver()->cuEventRecord(child->event, stream) == CUDA_SUCCESS;
   child_leave_context(entered);
   child->last_lane = lane;
-  child->last_stream = stream;
 }
 
-void child_end(struct comm *comm, bool wait)
+/* Whether the work behind the event is done, after waiting as long as one may. */
+static bool is_done(const struct child *child, enum child_patience patience)
 {
+  enum { SOON_TRIES = 100, SOON_NS = 1000000 };
   const struct driver *driver = real_driver();
-  struct child *child = &comm->child;
-  bool entered, done = true;
+  CUresult result = CUDA_SUCCESS;
+  bool entered;
 
-  if (child->context && driver) {
-    entered = child_enter_context(child);
-    if (child->event_valid && wait)
-      driver->cuEventSynchronize(child->event);
-    else if (child->event_valid)
-      done = driver->cuEventQuery(child->event) == CUDA_SUCCESS;
-    child_leave_context(entered);
+  if (!child->event_valid)
+    return true;
+  entered = child_enter_context(child);
+  if (patience == CHILD_WAIT)
+    driver->cuEventSynchronize(child->event);
+  else
+    result = driver->cuEventQuery(child->event);
+  for (int i = 0; result == CUDA_ERROR_NOT_READY && patience == CHILD_SOON && i < SOON_TRIES; i++) {
+    nanosleep(&(struct timespec){.tv_nsec = SOON_NS}, NULL);
+    result = driver->cuEventQuery(child->event);
   }
-  if (child->handle && done) {
-    window_drop_all(&child->windows, child->handle);
-    /* Abort, not destroy: local to this rank, and the peers' children may live on. */
-    REAL(ncclCommAbort)(child->handle);
-  } else if (child->handle) {
-    log_warn("rank %d of %d, communicator %016llx was aborted while its child communicator was at work: the child "
-             "is left as it is",
-             comm->rank, comm->nranks, (unsigned long long)comm->id);
+  child_leave_context(entered);
+  return result != CUDA_ERROR_NOT_READY;
+}
+
+bool child_end(struct comm *comm, enum child_patience patience)
+{
+  struct child *child = &comm->child;
+  CUstreamCaptureMode mode;
+  bool done = true;
+
+  if (!child->handle && !child->event)
+    return true;
+  mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  done = is_done(child, patience);
+  if (done) {
+    if (child->handle) {
+      window_drop_all(&child->windows, child->handle);
+      /* Abort, not destroy: local to this rank, and the peers' children may live on. */
+      REAL(ncclCommAbort)(child->handle);
+    }
+    if (child->event)
+      real_driver()->cuEventDestroy_v2(child->event);
+    child->handle = NULL;
+    child->event = NULL;
+    child->event_valid = false;
   }
-  if (child->event && done && driver)
-    driver->cuEventDestroy_v2(child->event);
-  child->handle = NULL;
-  child->event = NULL;
-  child->event_valid = false;
+  exchange_capture_mode(mode);
+  return done;
 }

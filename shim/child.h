@@ -26,7 +26,7 @@ struct child {
   CUevent event;     /* recorded behind the last call on either communicator */
   bool event_valid;
   enum child_lane last_lane;
-  CUstream last_stream;
+  uint64_t retry_at; /* the job's call on the communicator before which it is not tried again */
   struct window_table windows;
 };
 
@@ -37,6 +37,9 @@ struct child {
  */
 enum reason child_make(struct comm *comm, int device);
 
+/* What would keep this rank from registering another window: no_window_room, no_memory, or nothing. */
+enum reason child_obstacle(const struct child *child);
+
 /*
  * Registers windows over up to two segments, which every rank agreed to do at this point, and agrees on success.
  * Returns REASON_none or register_failed (for good).
@@ -44,8 +47,8 @@ enum reason child_make(struct comm *comm, int device);
 enum reason child_register(struct comm *comm, struct segment *const segments[], int count);
 
 /*
- * Keeps the order that NCCL would have kept on one communicator: a call on the other one, on another stream than
- * the last, waits for it. To be called around every launch once the child exists; not while capturing.
+ * Keeps the order that NCCL would have kept on one communicator: a call on the other one than the last waits for that.
+ * To be called around every launch once the child exists; not while capturing.
  */
 void child_order_before(struct child *child, enum child_lane lane, CUstream stream);
 void child_order_after(struct child *child, enum child_lane lane, CUstream stream);
@@ -55,9 +58,10 @@ bool child_enter_context(const struct child *child);
 void child_leave_context(bool entered);
 
 /*
- * Ends the child. With `wait` this rank's work on it is waited for; without (abort), a child whose work is not done
- * is left behind rather than touched, since before 2.29 nothing can end its kernels.
+ * Ends the child, once this rank's work on it is done: WAIT waits for that, SOON for a moment, NOW not at all. False
+ * when it is not done: then nothing was touched, since before NCCL 2.29 nothing can end its kernels.
  */
-void child_end(struct comm *comm, bool wait);
+enum child_patience { CHILD_NOW, CHILD_SOON, CHILD_WAIT };
+bool child_end(struct comm *comm, enum child_patience patience);
 
 #endif

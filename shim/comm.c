@@ -82,12 +82,24 @@ static int nccl_version(void)
   return REAL(ncclGetVersion)(&version) == ncclSuccess ? version : 0;
 }
 
-/* What all ranks must have in common to understand each other's ballots and to decide alike. */
+/*
+ * What all ranks must have in common to understand each other's ballots and to decide alike. A variable that lets a
+ * registration on one rank return before its collective part would leave the others waiting in it.
+ */
 static uint64_t compatibility(void)
 {
+  static const char *const variables[] = {
+      "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE", "NCCL_LOCAL_REGISTER",         "NCCL_P2P_DISABLE",
+      "NCCL_P2P_LEVEL",    "NCCL_CTA_POLICY", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_SYM_KERNEL"};
+  /* NCCL's first call also puts the settings of nccl.conf into the environment. */
   uint64_t facts[] = {life_policy()->hash, (uint64_t)nccl_version()};
+  uint64_t hash = comm_hash(comm_hash(0, SYMMSHIM_VERSION, sizeof(SYMMSHIM_VERSION)), facts, sizeof(facts));
 
-  return comm_hash(comm_hash(0, SYMMSHIM_VERSION, sizeof(SYMMSHIM_VERSION)), facts, sizeof(facts));
+  for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
+    const char *value = getenv(variables[i]);
+    hash = value ? comm_hash(hash, value, strlen(value) + 1) : comm_hash(hash, "", 0);
+  }
+  return hash;
 }
 
 /* Once per process: reading a folder costs more than attaching. */
@@ -139,16 +151,16 @@ static enum reason fault_reason(enum board_fault fault)
 static struct comm *new_record(void)
 {
   struct comm *comm = NULL;
+  uint32_t spare_state = COMM_SPARE;
 
   pthread_mutex_lock(&lock);
   if (spare_count > 0)
     comm = spare[--spare_count];
   pthread_mutex_unlock(&lock);
-  if (!comm)
-    return calloc(1, sizeof(*comm));
-  __atomic_store_n(&comm->released, false, __ATOMIC_RELAXED);
-  __atomic_store_n(&comm->dead, false, __ATOMIC_RELEASE);
-  return comm;
+  /* Not while somebody who found it under its old handle is on the way out. */
+  if (comm && __atomic_compare_exchange_n(&comm->state, &spare_state, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return comm;
+  return calloc(1, sizeof(*comm));
 }
 
 /* With init complete, whether the ranks can agree through their board. */
@@ -160,6 +172,17 @@ static enum reason seal(struct attendance *attendance, ncclComm_t handle)
   if (attendance->nranks < 2)
     return REASON_single_rank;
   return fault_reason(board_seal(attendance->board, (uint32_t)attendance->nranks));
+}
+
+/* A record under this handle is of a communicator that ended out of our sight. */
+static void forget_stale(ncclComm_t handle)
+{
+  struct comm *stale = comm_enter(handle);
+
+  if (!stale)
+    return;
+  comm_remove(stale);
+  comm_leave(stale);
 }
 
 void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t result)
@@ -178,8 +201,10 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   }
   if (!comm)
     return;
+  forget_stale(handle);
   comm->handle = handle;
   comm->id = attendance->id;
+  comm->shares = attendance->shares;
   comm->rank = attendance->rank;
   comm->nranks = attendance->nranks;
   comm->nccl_version = nccl_version();
@@ -207,7 +232,8 @@ static void recycle(struct comm *comm)
   board_detach(comm->board);
   window_forget_all(&comm->child.windows);
   pthread_mutex_lock(&lock);
-  memset(&comm->handle, 0, sizeof(*comm) - offsetof(struct comm, handle));
+  __atomic_store_n(&comm->handle, NULL, __ATOMIC_RELAXED);
+  memset((char *)comm + offsetof(struct comm, id), 0, sizeof(*comm) - offsetof(struct comm, id));
   if (spare_count < SLOTS)
     spare[spare_count++] = comm;
   pthread_mutex_unlock(&lock);
@@ -227,9 +253,9 @@ struct comm *comm_enter(ncclComm_t handle)
     if (found != handle)
       continue;
     comm = __atomic_load_n(&slots[at].comm, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&comm->users, 1, __ATOMIC_ACQ_REL);
-    /* Between the look and the entry it may have been aborted, even recycled. */
-    if (!__atomic_load_n(&comm->dead, __ATOMIC_ACQUIRE) && comm->handle == handle)
+    /* Between the look and the entry it may have been aborted, even cleared and taken for another. */
+    if (!(__atomic_fetch_add(&comm->state, 1, __ATOMIC_ACQ_REL) & (COMM_DEAD | COMM_SPARE)) &&
+        __atomic_load_n(&comm->handle, __ATOMIC_RELAXED) == handle)
       return comm;
     comm_leave(comm);
     return NULL;
@@ -239,10 +265,17 @@ struct comm *comm_enter(ncclComm_t handle)
 
 void comm_leave(struct comm *comm)
 {
-  /* The last one out of a dead record clears it; `released` lets one caller do so, whoever looks in later. */
-  if (__atomic_sub_fetch(&comm->users, 1, __ATOMIC_ACQ_REL) == 0 && __atomic_load_n(&comm->dead, __ATOMIC_ACQUIRE) &&
-      !__atomic_exchange_n(&comm->released, true, __ATOMIC_ACQ_REL))
+  uint32_t left = __atomic_sub_fetch(&comm->state, 1, __ATOMIC_ACQ_REL);
+
+  /* One word for the users and the end, so that exactly one is the last out of a dead record. */
+  if (left == COMM_DEAD &&
+      __atomic_compare_exchange_n(&comm->state, &left, COMM_SPARE, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     recycle(comm);
+}
+
+bool comm_is_dead(const struct comm *comm)
+{
+  return __atomic_load_n(&comm->state, __ATOMIC_ACQUIRE) & COMM_DEAD;
 }
 
 bool comm_hold_child(struct comm *comm)
@@ -257,14 +290,16 @@ void comm_release_child(struct comm *comm)
 
 void comm_remove(struct comm *comm)
 {
-  comm_make_plain(comm, REASON_aborted, 0);
+  /* First of all: a thread that the cancel below wakes must find it, and not go on to NCCL with the handle. */
+  __atomic_fetch_or(&comm->state, COMM_DEAD, __ATOMIC_ACQ_REL);
   if (comm->board)
     board_cancel(comm->board);
+  comm_make_plain(comm, REASON_aborted, 0);
   comm_summarize(comm);
+  window_job_forget(comm->handle);
   pthread_mutex_lock(&lock);
   erase(comm);
   pthread_mutex_unlock(&lock);
-  __atomic_store_n(&comm->dead, true, __ATOMIC_RELEASE);
 }
 
 bool comm_drop_children(void)
@@ -277,7 +312,7 @@ bool comm_drop_children(void)
       continue;
     if (comm_hold_child(comm)) {
       if (comm->child.handle) {
-        child_end(comm, true);
+        child_end(comm, CHILD_WAIT);
         board_leave(comm->board);
         comm_make_plain(comm, REASON_no_memory, 0);
         dropped = true;

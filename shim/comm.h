@@ -19,7 +19,11 @@
 #include "shim/child.h"
 #include "shim/reason.h"
 
-enum { COMM_SIGNATURES = 256 }; /* kinds of call of which the last outcome is remembered; a power of two */
+enum {
+  COMM_SIGNATURES = 256, /* kinds of call of which the last outcome is remembered; a power of two */
+  COMM_DEAD = 1 << 29,   /* destroyed or aborted; the last one out clears the record */
+  COMM_SPARE = 1 << 30   /* cleared; whoever still looks in finds nothing */
+};
 
 struct signature {
   uint64_t key; /* 0: unused */
@@ -28,13 +32,12 @@ struct signature {
 };
 
 struct comm {
-  int users;     /* threads inside */
-  bool dead;     /* destroyed or aborted */
-  bool released; /* and its last user has cleared the record, from `handle` on */
+  uint32_t state; /* threads inside, and COMM_DEAD, COMM_SPARE */
 
   ncclComm_t handle;
   uint64_t id; /* the same on all ranks; 0 when it cannot be known */
   int rank, nranks, nccl_version;
+  bool shares;       /* what is split off it shares its resources, its abort flag too */
   enum reason plain; /* why every call is plain for good; REASON_none while the board is in use */
   struct board *board;
   struct child child;
@@ -53,6 +56,7 @@ struct comm {
 struct attendance {
   uint64_t id;
   int rank, nranks; /* as far as known beforehand; 0 ranks: not known */
+  bool shares;      /* as in struct comm */
   enum reason plain;
   struct board *board;
 };
@@ -72,6 +76,9 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
 /* The record of a handle, which stays until comm_leave(); NULL for a communicator made out of sight. */
 struct comm *comm_enter(ncclComm_t handle);
 void comm_leave(struct comm *comm);
+
+/* Whether another thread destroyed or aborted it since this one entered. */
+bool comm_is_dead(const struct comm *comm);
 
 /* One thread at a time has the child. False: another has it (or is dropping it). */
 bool comm_hold_child(struct comm *comm);

@@ -42,6 +42,15 @@ ncclResult_t hook_ncclGroupEnd(void)
   return result;
 }
 
+/* Ends the group too, without doing what is in it. */
+ncclResult_t hook_ncclGroupSimulateEnd(ncclSimInfo_t *simInfo)
+{
+  ncclResult_t result = REAL(ncclGroupSimulateEnd)(simInfo);
+
+  call_group_left();
+  return result;
+}
+
 /*
  * Nothing to note: NCCL's handles of such ops are ncclNumOps and above (2.28.9), which tells them from the built-in
  * ones, and they stay with the job's communicator.
@@ -64,13 +73,13 @@ ncclResult_t hook_ncclCommRegister(const ncclComm_t comm, void *buff, size_t siz
   ncclResult_t result = REAL(ncclCommRegister)(comm, buff, size, handle);
 
   if (result == ncclSuccess)
-    window_job_add(buff, size, *handle);
+    window_job_add(comm, buff, size, *handle);
   return result;
 }
 
 ncclResult_t hook_ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
-  window_job_remove(handle);
+  window_job_remove(comm, handle);
   return REAL(ncclCommDeregister)(comm, handle);
 }
 
@@ -80,13 +89,12 @@ ncclResult_t hook_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t siz
   ncclResult_t result = REAL(ncclCommWindowRegister)(comm, buff, size, win, winFlags);
 
   if (result == ncclSuccess || result == ncclInProgress)
-    window_job_add(buff, size, result == ncclSuccess && !call_in_group() ? *win : NULL);
+    window_job_add(comm, buff, size, result == ncclSuccess && !call_in_group() ? *win : NULL);
   return result;
 }
 
 ncclResult_t hook_ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 {
-  if (win)
-    window_job_remove(win);
+  window_job_remove(comm, win);
   return REAL(ncclCommWindowDeregister)(comm, win);
 }

@@ -7,16 +7,32 @@
 #include "shim/child.h"
 #include "shim/comm.h"
 #include "shim/hooks.h"
+#include "shim/log.h"
 #include "shim/real.h"
 
-/* NCCL_COMM_BLOCKING in the environment overrules the configuration (init.cc, 2.28.9). */
-static bool is_nonblocking(const ncclConfig_t *config)
+/* A setting of a configuration. Its variable in the environment overrules it (init.cc, 2.28.9). */
+static bool is_set(const char *variable, int value, bool configured)
 {
-  const char *word = getenv("NCCL_COMM_BLOCKING");
+  const char *word = getenv(variable);
 
   if (word && (strcmp(word, "0") == 0 || strcmp(word, "1") == 0))
-    return word[0] == '0';
-  return config && config->magic == ABI_NCCL_CONFIG_MAGIC && config->blocking == 0;
+    return word[0] - '0' == value;
+  return configured;
+}
+
+static bool is_nonblocking(const ncclConfig_t *config)
+{
+  return is_set("NCCL_COMM_BLOCKING", 0, config && config->magic == ABI_NCCL_CONFIG_MAGIC && config->blocking == 0);
+}
+
+/*
+ * The parent's setting decides whether what is split off it shares its resources, and with them its abort flag
+ * (init.cc, 2.27 to 2.30.7): ending the child would then end the job's communicator.
+ */
+static bool is_sharing(const ncclConfig_t *config)
+{
+  return is_set("NCCL_COMM_SPLIT_SHARE_RESOURCES", 1,
+                config && config->magic == ABI_NCCL_CONFIG_MAGIC && config->splitShare == 1);
 }
 
 /* Why a communicator that is about to be made cannot be attended, as this rank alone can tell. */
@@ -24,6 +40,8 @@ static enum reason obstacle(const ncclConfig_t *config)
 {
   if (call_in_group())
     return REASON_grouped_init;
+  if (is_sharing(config))
+    return REASON_shared_resources;
   return is_nonblocking(config) ? REASON_nonblocking : REASON_none;
 }
 
@@ -37,6 +55,7 @@ static struct attendance attend_id(const ncclUniqueId *id, int nranks, int rank,
 
   attendance.nranks = nranks;
   attendance.rank = rank;
+  attendance.shares = is_sharing(config);
   return attendance;
 }
 
@@ -55,11 +74,15 @@ static struct attendance attend_offspring(ncclComm_t parent, const void *what, s
     return comm_attend(0, 0, 0, REASON_unknown_comm);
   comm->offspring++;
   plain = comm->id == 0 ? REASON_unknown_comm : obstacle(config);
+  /* Without a configuration the parent's is inherited. */
   if (plain == REASON_none && !config && comm->plain == REASON_nonblocking)
-    plain = REASON_nonblocking; /* without a configuration the parent's is inherited */
+    plain = REASON_nonblocking;
+  if (plain == REASON_none && !config && comm->shares)
+    plain = REASON_shared_resources;
   if (comm->id != 0)
     id = comm_hash(comm_hash(comm->id, &comm->offspring, sizeof(comm->offspring)), what, size);
   attendance = comm_attend(id, comm->nranks, comm->rank, plain);
+  attendance.shares = config ? is_sharing(config) : comm->shares;
   comm_leave(comm);
   return attendance;
 }
@@ -167,7 +190,7 @@ static void retire(ncclComm_t handle, bool forget)
     return;
   comm_make_plain(comm, REASON_aborted, 0);
   if (comm_hold_child(comm)) {
-    child_end(comm, true);
+    child_end(comm, CHILD_WAIT);
     comm_release_child(comm);
   }
   if (forget)
@@ -188,9 +211,20 @@ ncclResult_t hook_ncclCommDestroy(ncclComm_t comm)
 }
 
 /*
- * The job's communicator first: an abort is there to end waits, and must not wait for ours. A child whose work is
- * done is then ended too; a thread that is still inside has the child and is not waited for.
+ * Ends the child after the job's communicator was aborted or revoked. Such a call is there to end waits and must not
+ * wait for ours: a child whose work does not end soon is left behind, and so is one that a thread is still inside of.
  */
+static void end_child_soon(struct comm *comm)
+{
+  if (!comm_hold_child(comm))
+    return;
+  if (!child_end(comm, CHILD_SOON))
+    log_info("rank %d of %d, communicator %016llx was aborted while its child communicator was at work: the child is "
+             "left as it is",
+             comm->rank, comm->nranks, (unsigned long long)comm->id);
+  comm_release_child(comm);
+}
+
 ncclResult_t hook_ncclCommAbort(ncclComm_t handle)
 {
   struct comm *comm = comm_enter(handle);
@@ -200,10 +234,7 @@ ncclResult_t hook_ncclCommAbort(ncclComm_t handle)
     return REAL(ncclCommAbort)(handle);
   comm_remove(comm);
   result = REAL(ncclCommAbort)(handle);
-  if (comm_hold_child(comm)) {
-    child_end(comm, false);
-    comm_release_child(comm);
-  }
+  end_child_soon(comm);
   comm_leave(comm);
   return result;
 }
@@ -217,10 +248,7 @@ ncclResult_t hook_ncclCommRevoke(ncclComm_t handle, int revokeFlags)
     return REAL(ncclCommRevoke)(handle, revokeFlags);
   comm_make_plain(comm, REASON_aborted, 0);
   result = REAL(ncclCommRevoke)(handle, revokeFlags);
-  if (comm_hold_child(comm)) {
-    child_end(comm, false);
-    comm_release_child(comm);
-  }
+  end_child_soon(comm);
   comm_leave(comm);
   return result;
 }

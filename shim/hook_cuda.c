@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "shim/arena.h"
 #include "shim/comm.h"
@@ -40,24 +41,43 @@ static bool is_for_arena(size_t size)
          caller_is_served(policy);
 }
 
+/* Whatever goes wrong in the arena, the real cudaMalloc is asked: it knows best what to tell the job. */
+static cudaError_t allocate(void **devPtr, size_t size, bool from_arena)
+{
+  int saved_errno = errno;
+  bool done = from_arena && arena_alloc(devPtr, size, life_policy()->arena_max_bytes) == 0;
+
+  errno = saved_errno;
+  return done ? cudaSuccess : REAL(cudaMalloc)(devPtr, size);
+}
+
 /*
- * Whatever goes wrong, the real cudaMalloc is asked: it may still have memory, and if it has none it says so as the
- * job expects (cudaErrorMemoryAllocation, which PyTorch answers by freeing its caches and trying again).
+ * Out of memory the shim gives up its children first, and with them the memory that is parked for windows' sake:
+ * rather no windows than a job that does not fit. What other ranks have mapped of it comes back when they hear of it,
+ * which takes them until their next call; so it is tried for a while.
  */
+static cudaError_t allocate_again(void **devPtr, size_t size, bool from_arena)
+{
+  enum { TRIES = 20, PAUSE_NS = 10000000 };
+  cudaError_t result = cudaErrorMemoryAllocation;
+
+  for (int i = 0; i < TRIES && result == cudaErrorMemoryAllocation; i++) {
+    if (i > 0)
+      nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    REAL(cudaGetLastError)(); /* the failure before; if this one fails too it leaves its own */
+    result = allocate(devPtr, size, from_arena);
+  }
+  return result;
+}
+
 cudaError_t hook_cudaMalloc(void **devPtr, size_t size)
 {
-  int saved_errno = errno, error;
+  bool from_arena = devPtr && is_for_arena(size);
+  cudaError_t result = allocate(devPtr, size, from_arena);
 
-  if (!devPtr || !is_for_arena(size))
-    return REAL(cudaMalloc)(devPtr, size);
-  error = arena_alloc(devPtr, size, life_policy()->arena_max_bytes);
-  /* Memory may be parked for windows' sake: rather no windows than a job that runs out of memory. */
-  if (error == -ENOMEM && arena_parked() > 0 && comm_drop_children())
-    error = arena_alloc(devPtr, size, life_policy()->arena_max_bytes);
-  errno = saved_errno;
-  if (error == 0)
-    return cudaSuccess;
-  return REAL(cudaMalloc)(devPtr, size);
+  if (result == cudaErrorMemoryAllocation && comm_drop_children())
+    result = allocate_again(devPtr, size, from_arena);
+  return result;
 }
 
 cudaError_t hook_cudaFree(void *devPtr)

@@ -36,6 +36,7 @@
                                                                                                                        \
   X(NCCL, ncclGroupStart, ncclResult_t, (void), (), ncclInvalidUsage)                                                  \
   X(NCCL, ncclGroupEnd, ncclResult_t, (void), (), ncclInvalidUsage)                                                    \
+  X(NCCL, ncclGroupSimulateEnd, ncclResult_t, (ncclSimInfo_t * simInfo), (simInfo), ncclInvalidUsage)                  \
   X(NCCL, ncclRedOpCreatePreMulSum, ncclResult_t,                                                                      \
     (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm),       \
     (op, scalar, datatype, residence, comm), ncclInvalidUsage)                                                         \
@@ -76,6 +77,7 @@
 
 /* Real functions that the shim calls without interposing them; rows as above. */
 #define CALLED(X)                                                                                                      \
+  X(CUDART, cudaGetLastError, cudaError_t, (void), (), cudaErrorInitializationError)                                   \
   X(NCCL, ncclGetVersion, ncclResult_t, (int *version), (version), ncclInvalidUsage)                                   \
   X(NCCL, ncclCommCount, ncclResult_t, (const ncclComm_t comm, int *count), (comm, count), ncclInvalidUsage)           \
   X(NCCL, ncclCommUserRank, ncclResult_t, (const ncclComm_t comm, int *rank), (comm, rank), ncclInvalidUsage)

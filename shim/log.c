@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shim/life.h"
 #include "shim/real.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -105,9 +106,13 @@ bool log_wants(enum log_level level)
 
 static int current_device(void)
 {
-  const struct driver *driver = real_driver();
+  const struct driver *driver;
   CUdevice device;
 
+  /* While the shim wakes, others may wait for it who hold the loader's lock, which real_driver() takes. */
+  if (__atomic_load_n(&life_state, __ATOMIC_ACQUIRE) == LIFE_ASLEEP)
+    return -1;
+  driver = real_driver();
   return driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
 }
 

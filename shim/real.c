@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
-#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum library { LIBRARY_CUDART, LIBRARY_NCCL, LIBRARY_CUDA };
@@ -104,24 +104,25 @@ static const struct {
 
 const struct driver *real_driver(void)
 {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  static struct driver driver;
   static const struct driver *ready;
-  const struct driver *result = __atomic_load_n(&ready, __ATOMIC_ACQUIRE); /* pairs with the release below */
+  const struct driver *known = __atomic_load_n(&ready, __ATOMIC_ACQUIRE); /* pairs with the exchange below */
+  struct driver *driver;
 
-  if (result)
-    return result;
-  pthread_mutex_lock(&lock);
-  result = &driver;
-  for (size_t i = 0; i < sizeof(driver_places) / sizeof(driver_places[0]); i++) {
+  if (known)
+    return known;
+  /* No lock of ours is held while the loader takes its own: a library's constructor may be calling us inside it. */
+  driver = malloc(sizeof(*driver));
+  for (size_t i = 0; driver && i < sizeof(driver_places) / sizeof(driver_places[0]); i++) {
     void *found = find(LIBRARY_CUDA, driver_places[i].name);
     if (!found) {
-      result = NULL;
-      break;
+      free(driver);
+      return NULL;
     }
-    memcpy((char *)&driver + driver_places[i].offset, &found, sizeof(found));
+    memcpy((char *)driver + driver_places[i].offset, &found, sizeof(found));
   }
-  __atomic_store_n(&ready, result, __ATOMIC_RELEASE);
-  pthread_mutex_unlock(&lock);
-  return result;
+  if (driver && !__atomic_compare_exchange_n(&ready, &known, driver, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    free(driver); /* another thread was first */
+    return known;
+  }
+  return driver;
 }

@@ -17,6 +17,7 @@
   X(single_rank, "the communicator has one rank")                                                                      \
   X(nccl_version, "this NCCL has no window registration, or the policy asks for a newer one")                          \
   X(nonblocking, "the communicator is non-blocking")                                                                   \
+  X(shared_resources, "the communicator shares its resources with what is split off it")                               \
   X(grouped_init, "the communicator was made inside ncclGroupStart/End")                                               \
   X(comm_id_env, "NCCL_COMM_ID is set, so communicators cannot be told apart by their id")                             \
   X(grown, "the communicator came from ncclCommGrow")                                                                  \

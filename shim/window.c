@@ -7,6 +7,8 @@
 
 #include "shim/real.h"
 
+enum { NCCL_DEVICE_HANDLES = 22800 };
+
 static uint32_t bucket_of(uint64_t segment_id)
 {
   return (uint32_t)(segment_id * 0x9e3779b97f4a7c15ULL >> 32) & (WINDOW_BUCKETS - 1);
@@ -29,7 +31,23 @@ static void remember(struct window_table *table, uint32_t number)
   table->buckets[at] = (uint16_t)number;
 }
 
-bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment)
+/*
+ * Where NCCL cannot go symmetric (no peer access, NCCL_WIN_ENABLE=0, NCCL_CUMEM_ENABLE=0), registration succeeds all
+ * the same: from 2.29.2 on with a NULL window, in 2.28 with the handle of a plain registration, which is host memory,
+ * where a window is described in device memory (ncclCommWindowRegister, dev_runtime.cc). 2.27 cannot be told.
+ */
+static bool is_window(ncclWindow_t handle, int nccl_version)
+{
+  unsigned int type = 0;
+
+  if (!handle || nccl_version < NCCL_DEVICE_HANDLES)
+    return handle != NULL;
+  return real_driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                              (CUdeviceptr)(uintptr_t)handle) == CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_DEVICE;
+}
+
+bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment, int nccl_version)
 {
   struct window *window = &table->windows[table->count];
   ncclWindow_t handle = NULL;
@@ -40,7 +58,7 @@ bool window_register(struct window_table *table, ncclComm_t child, struct segmen
   remember(table, ++table->count);
   result = REAL(ncclCommWindowRegister)(child, (void *)segment->base, segment->size, &handle, NCCL_WIN_COLL_SYMMETRIC);
   window->handle = handle;
-  return result == ncclSuccess && handle != NULL;
+  return result == ncclSuccess && is_window(handle, nccl_version);
 }
 
 void window_forget_all(struct window_table *table)
@@ -60,6 +78,7 @@ void window_drop_all(struct window_table *table, ncclComm_t child)
 
 /* The job's own registrations: few, and seldom changed. */
 struct job_range {
+  ncclComm_t comm;
   uintptr_t base;
   size_t size;
   const void *handle;
@@ -69,19 +88,26 @@ static struct job_range *job_ranges;
 static size_t job_count, job_room;
 static bool job_lost; /* a range could not be remembered: then every buffer counts as the job's */
 
-void window_job_add(const void *ptr, size_t size, const void *handle)
+static bool make_room(void)
+{
+  size_t room = job_room ? 2 * job_room : 64;
+  struct job_range *grown;
+
+  if (job_count < job_room)
+    return true;
+  grown = realloc(job_ranges, room * sizeof(*grown));
+  if (!grown)
+    return false;
+  job_ranges = grown;
+  job_room = room;
+  return true;
+}
+
+void window_job_add(ncclComm_t comm, const void *ptr, size_t size, const void *handle)
 {
   pthread_mutex_lock(&job_lock);
-  if (job_count == job_room) {
-    size_t room = job_room ? 2 * job_room : 64;
-    struct job_range *grown = realloc(job_ranges, room * sizeof(*grown));
-    if (grown) {
-      job_ranges = grown;
-      job_room = room;
-    }
-  }
-  if (job_count < job_room) {
-    job_ranges[job_count] = (struct job_range){(uintptr_t)ptr, size, handle};
+  if (make_room()) {
+    job_ranges[job_count] = (struct job_range){comm, (uintptr_t)ptr, size, handle};
     __atomic_store_n(&job_count, job_count + 1, __ATOMIC_RELEASE);
   } else {
     __atomic_store_n(&job_lost, true, __ATOMIC_RELEASE);
@@ -89,16 +115,31 @@ void window_job_add(const void *ptr, size_t size, const void *handle)
   pthread_mutex_unlock(&job_lock);
 }
 
-void window_job_remove(const void *handle)
+/* Removes the ranges of a communicator: all, or the first with this handle. */
+static void remove_ranges(ncclComm_t comm, bool all, const void *handle)
 {
   pthread_mutex_lock(&job_lock);
-  for (size_t i = 0; i < job_count; i++)
-    if (job_ranges[i].handle == handle) {
-      job_ranges[i] = job_ranges[job_count - 1];
-      __atomic_store_n(&job_count, job_count - 1, __ATOMIC_RELEASE);
+  for (size_t i = job_count; i > 0; i--) {
+    struct job_range *range = &job_ranges[i - 1];
+    if (range->comm != comm || (!all && range->handle != handle))
+      continue;
+    *range = job_ranges[job_count - 1];
+    __atomic_store_n(&job_count, job_count - 1, __ATOMIC_RELEASE);
+    if (!all)
       break;
-    }
+  }
   pthread_mutex_unlock(&job_lock);
+}
+
+void window_job_remove(ncclComm_t comm, const void *handle)
+{
+  if (handle)
+    remove_ranges(comm, false, handle);
+}
+
+void window_job_forget(ncclComm_t comm)
+{
+  remove_ranges(comm, true, NULL);
 }
 
 bool window_job_overlaps(const void *ptr, size_t size)

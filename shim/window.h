@@ -36,10 +36,10 @@ struct window_table {
 uint32_t window_find(const struct window_table *table, const struct segment *segment);
 
 /*
- * Registers a whole segment, on every rank at once. False when NCCL refused, or gave success and no window (what
- * 2.27 to 2.30 do where they cannot make one). The number is used up either way, so ranks stay level.
+ * Registers a whole segment, on every rank at once. False when NCCL refused, or said success and gave no window. The
+ * number is used up either way, so ranks stay level.
  */
-bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment);
+bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment, int nccl_version);
 
 /* Deregisters all, last first (local to this rank: dev_runtime.cc, 2.28.9), and lets the segments go. */
 void window_drop_all(struct window_table *table, ncclComm_t child);
@@ -47,9 +47,13 @@ void window_drop_all(struct window_table *table, ncclComm_t child);
 /* Lets the segments go without a word to NCCL, for a child that cannot be touched any more. */
 void window_forget_all(struct window_table *table);
 
-/* A range that the job registered by ncclCommRegister or ncclCommWindowRegister, until its handle is dropped. */
-void window_job_add(const void *ptr, size_t size, const void *handle);
-void window_job_remove(const void *handle);
+/*
+ * A range that the job registered by ncclCommRegister or ncclCommWindowRegister, until it deregisters the handle or
+ * ends the communicator. NULL stands for a handle that was not known yet; such a range stays until that end.
+ */
+void window_job_add(ncclComm_t comm, const void *ptr, size_t size, const void *handle);
+void window_job_remove(ncclComm_t comm, const void *handle);
+void window_job_forget(ncclComm_t comm);
 bool window_job_overlaps(const void *ptr, size_t size);
 
 #endif

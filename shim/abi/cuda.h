@@ -34,6 +34,8 @@
   X(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, 1)                                                                           \
   X(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1)                                                                       \
   X(CU_MEM_HANDLE_TYPE_FABRIC, 8)                                                                                      \
+  X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                                                                               \
+  X(CU_MEMORYTYPE_DEVICE, 2)                                                                                           \
   X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                                                                      \
   X(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)                                                      \
   X(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)
@@ -54,6 +56,7 @@ enum abi_cuda_constants { ABI_CUDA_CONSTANTS(ABI_CUDA_DEFINE) };
 typedef unsigned int cudaError_t;
 typedef unsigned int CUresult;
 typedef unsigned int CUdevice_attribute;
+typedef unsigned int CUpointer_attribute;
 typedef unsigned int CUmemAllocationGranularity_flags;
 typedef unsigned int CUstreamCaptureStatus;
 typedef unsigned int CUstreamCaptureMode;
@@ -143,6 +146,7 @@ _Static_assert(sizeof(cudaError_t) == 4 && sizeof(CUresult) == 4, "an enumeratio
     (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags))      \
   X(cuMemUnmap, (CUdeviceptr ptr, size_t size))                                                                        \
   X(cuMemSetAccess, (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count))                         \
+  X(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr ptr))                               \
   X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus * status))                                            \
   X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode))                                                   \
   X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags))                                           \

@@ -63,6 +63,7 @@ typedef unsigned int ncclRedOp_t;
 typedef unsigned int ncclScalarResidence_t;
 
 typedef struct ncclComm *ncclComm_t;
+typedef struct ncclSimInfo_v22200 ncclSimInfo_t; /* never looked into */
 typedef struct ncclWindow_vidmem *ncclWindow_t;
 
 #define NCCL_UNIQUE_ID_BYTES 128

@@ -55,7 +55,7 @@ CUcontext gpu_context_primary(int device)
 {
   if (device < 0 || device >= device_count)
     return NULL;
-  contexts[device].active = true;
+  __atomic_store_n(&contexts[device].active, true, __ATOMIC_RELAXED);
   return &contexts[device];
 }
 
@@ -73,7 +73,7 @@ void gpu_context_make_current(CUcontext context)
 
 bool gpu_context_is_active(int device)
 {
-  return contexts[device].active;
+  return __atomic_load_n(&contexts[device].active, __ATOMIC_RELAXED);
 }
 
 CUresult gpu_context_push(CUcontext context)

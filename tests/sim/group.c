@@ -180,6 +180,18 @@ static ncclResult_t tasks_run_aside(struct group_task *tasks)
   return error ? ncclSystemError : ncclInProgress;
 }
 
+ncclResult_t group_drop(void)
+{
+  if (depth == 0)
+    return ncclInvalidUsage;
+  if (--depth > 0)
+    return ncclSuccess;
+  struct group_task *tasks = head;
+  head = NULL;
+  tasks_free(tasks);
+  return failure;
+}
+
 ncclResult_t group_end(void)
 {
   if (depth == 0)

@@ -32,6 +32,8 @@ void group_add(struct group_task *task);
 /* A call failed: so will the group that it was made in. */
 void group_fail(ncclResult_t result);
 ncclResult_t group_end(void);
+/* Ends it without doing what is in it. */
+ncclResult_t group_drop(void);
 int group_depth(void);
 
 #endif

@@ -481,6 +481,12 @@ ncclResult_t pncclGroupEnd(void)
   return SIM_CALL(ncclGroupEnd, group_end(), "%s", "");
 }
 
+ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *info)
+{
+  (void)info;
+  return SIM_CALL(ncclGroupSimulateEnd, group_drop(), "%s", "");
+}
+
 /* Memory */
 
 /* Open to every device, as NCCL's is. */

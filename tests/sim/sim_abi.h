@@ -208,6 +208,7 @@ int sim_is_simulation(void);
   X(Recv, (void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))             \
   X(GroupStart, (void))                                                                                                \
   X(GroupEnd, (void))                                                                                                  \
+  X(GroupSimulateEnd, (ncclSimInfo_t * info))                                                                          \
   X(MemAlloc, (void **ptr, size_t size))                                                                               \
   X(MemFree, (void *ptr))
 

@@ -46,6 +46,7 @@ struct window {
   int flags;
   struct symmetric_memory *memory;
   void *registration;
+  void *handle; /* a device address */
 };
 
 static bool enabled(const char *name)
@@ -277,6 +278,8 @@ static ncclResult_t window_make(ncclComm_t comm, uintptr_t base, size_t size, in
   }
   *out = calloc(1, sizeof(**out));
   **out = (struct window){.base = base, .size = size, .flags = flags, .memory = memory};
+  /* From 2.28 on a window is described in device memory, and its handle points there. */
+  (*out)->handle = (void *)(peer_base(comm, comm->rank, memory->offset) + (base - found.base));
   window_add(comm, *out);
   return comm_gather(comm, NULL, NULL, 0) ? ncclSuccess : ncclInternalError;
 }
@@ -300,7 +303,7 @@ ncclResult_t symmetric_register(ncclComm_t comm, void *ptr, size_t size, int fla
     return result;
   }
   window->registration = registration;
-  *out = (ncclWindow_t)(void *)window;
+  *out = window->handle;
   return ncclSuccess;
 }
 
@@ -312,7 +315,7 @@ ncclResult_t symmetric_deregister(ncclComm_t comm, ncclWindow_t handle)
     return ncclCommDeregister(comm, handle);
   for (struct window **at = &comm->symmetric.windows; *at; at = &(*at)->next) {
     struct window *window = *at;
-    if (window != (struct window *)(void *)handle)
+    if (window->handle != (void *)handle)
       continue;
     memory_drop(comm, window->memory);
     ncclResult_t result = ncclCommDeregister(comm, window->registration);

@@ -178,6 +178,7 @@ static void every_setting_changes_the_hash(void **state)
       "[shim]\nchild_min_ctas = 1\n",
       "[shim]\nchild_max_ctas = 17\n",
       "[shim]\nchild_memory = 1\n",
+      "[shim]\nwindow_memory = 1\n",
       "[arena]\nenable = no\n",
       "[arena]\ncallers = *\n",
       "[arena]\ncallers = libfoo\n",
@@ -264,6 +265,7 @@ static void the_built_in_policy_has_the_documented_values(void **state)
   assert_int_equal(policy.child_min_ctas, 16);
   assert_int_equal(policy.child_max_ctas, 64);
   assert_true(policy.child_memory == (uint64_t)512 << 20);
+  assert_true(policy.window_memory == (uint64_t)128 << 20);
   assert_int_equal(policy.audit_level, POLICY_AUDIT_change);
   assert_true(policy.arena);
   assert_false(policy.any_caller);

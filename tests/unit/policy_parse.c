@@ -70,7 +70,7 @@ static const struct bad bad_sections[] = {
 
 static const struct bad bad_keys[] = {
     {"[shim]\nagre_us = 1\n", 2, "unknown key 'agre_us' in [shim]; known keys: agree_us, setup_ms, pause_after, "},
-    {"[shim]\nagre_us = 1\n", 2, "child_min_ctas, child_max_ctas, child_memory, audit"},
+    {"[shim]\nagre_us = 1\n", 2, "child_min_ctas, child_max_ctas, child_memory, window_memory, audit"},
     {"[shim]\nAGREE_US = 1\n", 2, "unknown key 'AGREE_US'"},
     {"[shim]\npath = plain\n", 2, "unknown key 'path' in [shim]"},
     {"[arena]\nagree_us = 1\n", 2,
@@ -233,7 +233,7 @@ static void refuses_long_messages_whole(void **state)
   /* Even a key as long as a line can be leaves room for the list of known ones. */
   snprintf(text, sizeof(text), "[shim]\n%0180d = 1\n", 0);
   assert_int_equal(policy_parse(&policy, text, strlen(text), &error), -EINVAL);
-  assert_non_null(strstr(error.message, "child_memory, audit"));
+  assert_non_null(strstr(error.message, "window_memory, audit"));
 }
 
 static void takes_an_empty_file(void **state)
@@ -251,7 +251,7 @@ static void takes_every_key_of_shim(void **state)
 {
   struct policy policy = parse("[shim]\nagree_us = 0\nsetup_ms=600000\npause_after = 1000\npause_calls = 1000000\n"
                                "warn_s = 86400\nmin_nccl = 2.29.2\nchild_min_ctas = 1\nchild_max_ctas = 1\n"
-                               "child_memory = 3G\naudit = call\n");
+                               "child_memory = 3G\nwindow_memory = 5M\naudit = call\n");
 
   (void)state;
   assert_int_equal(policy.agree_us, 0);
@@ -263,6 +263,7 @@ static void takes_every_key_of_shim(void **state)
   assert_int_equal(policy.child_min_ctas, 1);
   assert_int_equal(policy.child_max_ctas, 1);
   assert_true(policy.child_memory == (uint64_t)3 << 30);
+  assert_true(policy.window_memory == (uint64_t)5 << 20);
   assert_int_equal(policy.audit_level, POLICY_AUDIT_call);
 }
 
