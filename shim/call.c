@@ -39,6 +39,12 @@ struct group {
 };
 static __thread struct group group __attribute__((tls_model("initial-exec")));
 
+/* Whether a call on this communicator is, or may one day be, followed by one on its child. */
+static bool may_have_child(const struct comm *comm)
+{
+  return comm->child.handle || (comm->board && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none);
+}
+
 bool call_in_group(void)
 {
   return group.depth > 0;
@@ -58,7 +64,7 @@ void call_group_left(void)
     if (!comm)
       continue;
     if (comm_hold_child(comm)) {
-      if (comm->child.handle)
+      if (may_have_child(comm))
         child_order_after(&comm->child, LANE_JOB, group.notes[i].stream);
       comm_release_child(comm);
     }
@@ -295,10 +301,10 @@ static void note_in_group(const struct call *call)
     group.count++;
 }
 
-/* The call as the job made it. Once there is a child, the order between the two communicators is kept. */
+/* The call as the job made it, in order with those on the child. */
 static ncclResult_t make_plain(struct comm *comm, const struct call *call, bool capturing)
 {
-  bool ordered = comm && comm->child.handle && !capturing;
+  bool ordered = comm && may_have_child(comm) && !capturing;
   ncclResult_t result;
 
   if (ordered)

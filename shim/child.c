@@ -31,6 +31,8 @@ bool child_enter_context(const struct child *child)
   const struct driver *driver = real_driver();
   CUcontext current = NULL;
 
+  if (!child->context)
+    return false;
   driver->cuCtxGetCurrent(&current);
   return current != child->context && driver->cuCtxPushCurrent_v2(child->context) == CUDA_SUCCESS;
 }
@@ -50,22 +52,32 @@ static bool has_memory(uint64_t wanted)
   return wanted == 0 || (real_driver()->cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS && free_bytes >= wanted);
 }
 
-/* Everything about making the child that can fail on this rank alone. */
-static enum reason prepare(struct child *child, int device)
+void child_attend(struct child *child)
 {
   const struct driver *driver = real_driver();
+
+  if (!driver || driver->cuCtxGetCurrent(&child->context) != CUDA_SUCCESS)
+    child->context = NULL;
+}
+
+static bool open_event(struct child *child)
+{
+  return child->event ||
+         (child->context && real_driver()->cuEventCreate(&child->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+}
+
+/* Everything about making the child that can fail on this rank alone. Its context is current. */
+static enum reason prepare(struct child *child, int device)
+{
   CUdevice current;
 
-  if (!driver || driver->cuCtxGetCurrent(&child->context) != CUDA_SUCCESS ||
-      driver->cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device)
+  if (!child->context || real_driver()->cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device)
     return REASON_other_device;
   if (!has_memory(life_policy()->child_memory))
     return REASON_no_memory;
   if (!rewrite_prepare(child->context))
     return REASON_no_kernel;
-  if (!child->event && driver->cuEventCreate(&child->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-    return REASON_no_memory;
-  return REASON_none;
+  return open_event(child) ? REASON_none : REASON_no_memory;
 }
 
 enum reason child_obstacle(const struct child *child)
@@ -143,7 +155,8 @@ static enum reason decline(struct comm *comm, enum reason reason)
   enum { CALLS_TO_NEXT_TRY = 1000 };
 
   board_decline(comm->board);
-  comm->child.retry_at = comm->calls + CALLS_TO_NEXT_TRY;
+  if (reason == REASON_no_memory)
+    comm->child.retry_at = comm->calls + CALLS_TO_NEXT_TRY;
   if (reason == REASON_no_kernel)
     comm_make_plain(comm, reason, 0);
   return reason;
@@ -173,13 +186,16 @@ enum reason child_make(struct comm *comm, int device)
 {
   CUstreamCaptureMode mode;
   enum reason reason;
+  bool entered;
 
   if (comm->calls < comm->child.retry_at) {
     board_decline(comm->board);
     return REASON_no_memory;
   }
   mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  entered = child_enter_context(&comm->child);
   reason = make(comm, device);
+  child_leave_context(entered);
   exchange_capture_mode(mode);
   return reason;
 }
@@ -228,9 +244,12 @@ void child_order_before(struct child *child, enum child_lane lane, CUstream stre
 
 void child_order_after(struct child *child, enum child_lane lane, CUstream stream)
 {
-  bool entered = child_enter_context(child);
+  bool entered;
 
-  child->event_valid = real_driver()->cuEventRecord(child->event, stream) == CUDA_SUCCESS;
+  if (!child->context)
+    return;
+  entered = child_enter_context(child);
+  child->event_valid = open_event(child) && real_driver()->cuEventRecord(child->event, stream) == CUDA_SUCCESS;
   child_leave_context(entered);
   child->last_lane = lane;
 }

@@ -22,13 +22,16 @@ enum child_lane { LANE_JOB, LANE_CHILD };
 
 struct child {
   ncclComm_t handle; /* NULL until made, and again once gone */
-  CUcontext context; /* in which it was made */
+  CUcontext context; /* in which the job's communicator was made, and so of its device; NULL: there is none */
   CUevent event;     /* recorded behind the last call on either communicator */
   bool event_valid;
   enum child_lane last_lane;
   uint64_t retry_at; /* the job's call on the communicator before which it is not tried again */
   struct window_table windows;
 };
+
+/* Notes the context that is current: the one in which the job's communicator was just made. */
+void child_attend(struct child *child);
 
 /*
  * Agrees with the other ranks on making the child, and makes it. Returns REASON_none, or why not: for this call
@@ -48,7 +51,7 @@ enum reason child_register(struct comm *comm, struct segment *const segments[], 
 
 /*
  * Keeps the order that NCCL would have kept on one communicator: a call on the other one than the last waits for that.
- * To be called around every launch once the child exists; not while capturing.
+ * To be called around every launch as soon as there may be a child; not while capturing.
  */
 void child_order_before(struct child *child, enum child_lane lane, CUstream stream);
 void child_order_after(struct child *child, enum child_lane lane, CUstream stream);

@@ -209,6 +209,7 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   comm->nranks = attendance->nranks;
   comm->nccl_version = nccl_version();
   comm->board = attendance->board;
+  child_attend(&comm->child);
   if (plain != REASON_none)
     comm_make_plain(comm, plain, 0);
   pthread_mutex_lock(&lock);
@@ -230,7 +231,7 @@ void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns)
 static void recycle(struct comm *comm)
 {
   board_detach(comm->board);
-  window_forget_all(&comm->child.windows);
+  /* Windows of a child that was left behind keep their segments for good: its work may still be at them. */
   pthread_mutex_lock(&lock);
   __atomic_store_n(&comm->handle, NULL, __ATOMIC_RELAXED);
   memset((char *)comm + offsetof(struct comm, id), 0, sizeof(*comm) - offsetof(struct comm, id));

@@ -2,9 +2,9 @@
 /*
  * What is known of each communicator of the job: a table beside NCCL, keyed by the handle that stays NCCL's own.
  *
- * Owns the records, from init to destroy or abort, and the boards. Makes no CUDA call; of NCCL only questions
- * (count, rank, version). Looking a record up takes no lock. A record that a thread is inside of stays in memory
- * until that thread leaves, even if another thread aborts the communicator meanwhile.
+ * Owns the records, from init to destroy or abort, and the boards. Asks NCCL only questions (count, rank, version);
+ * what CUDA calls there are, are the child's. Looking a record up takes no lock. A record that a thread is inside of
+ * stays in memory until that thread leaves, even if another thread aborts the communicator meanwhile.
  */
 #ifndef SYMMSHIM_COMM_H
 #define SYMMSHIM_COMM_H

@@ -40,7 +40,7 @@
   X(job_registered, "the job registered the buffer itself")                                                            \
   X(in_group, "the call was made inside ncclGroupStart/End")                                                           \
   X(capturing, "the stream was being captured into a graph")                                                           \
-  X(other_device, "the call was made while another device than the buffers' was current")                              \
+  X(other_device, "the buffers lie on another device than the communicator's")                                         \
   X(no_memory, "too little device memory was free for the child communicator")                                         \
   X(no_kernel, "the device code for the rewrite could not be loaded")                                                  \
   X(no_window_room, "the communicator holds as many windows as the shim keeps track of")                               \

@@ -61,19 +61,14 @@ bool window_register(struct window_table *table, ncclComm_t child, struct segmen
   return result == ncclSuccess && is_window(handle, nccl_version);
 }
 
-void window_forget_all(struct window_table *table)
-{
-  while (table->count > 0)
-    arena_unpin(table->windows[--table->count].segment);
-  memset(table->buckets, 0, sizeof(table->buckets));
-}
-
 void window_drop_all(struct window_table *table, ncclComm_t child)
 {
   for (uint32_t i = table->count; i > 0; i--)
     if (table->windows[i - 1].handle)
       REAL(ncclCommWindowDeregister)(child, table->windows[i - 1].handle);
-  window_forget_all(table);
+  while (table->count > 0)
+    arena_unpin(table->windows[--table->count].segment);
+  memset(table->buckets, 0, sizeof(table->buckets));
 }
 
 /* The job's own registrations: few, and seldom changed. */

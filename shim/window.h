@@ -44,9 +44,6 @@ bool window_register(struct window_table *table, ncclComm_t child, struct segmen
 /* Deregisters all, last first (local to this rank: dev_runtime.cc, 2.28.9), and lets the segments go. */
 void window_drop_all(struct window_table *table, ncclComm_t child);
 
-/* Lets the segments go without a word to NCCL, for a child that cannot be touched any more. */
-void window_forget_all(struct window_table *table);
-
 /*
  * A range that the job registered by ncclCommRegister or ncclCommWindowRegister, until it deregisters the handle or
  * ends the communicator. NULL stands for a handle that was not known yet; such a range stays until that end.
