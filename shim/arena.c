@@ -102,6 +102,19 @@ static const struct driver *loaded_driver(void)
   return !driver && REAL(cudaFree)(NULL) == cudaSuccess ? real_driver() : driver;
 }
 
+/*
+ * cudaMalloc's memory can be copied between a process's devices whether or not peer access is enabled; VMM memory only
+ * where it is mapped. So once the arena serves two devices each may reach the other's.
+ */
+static void grant_both_ways(int device)
+{
+  for (int other = 0; other < MAX_DEVICES; other++)
+    if (other != device && __atomic_load_n(&ranges[other].state, __ATOMIC_ACQUIRE) > 0) {
+      arena_grant(other, device);
+      arena_grant(device, other);
+    }
+}
+
 /* The current device's range, opened at first use; NULL where there can be none. */
 static struct range *current_range(const struct driver *driver)
 {
@@ -135,7 +148,9 @@ static struct range *current_range(const struct driver *driver)
     munmap(fresh.owners, fresh.size / fresh.granularity * sizeof(*fresh.owners));
     driver->cuMemAddressFree(fresh.base, fresh.size);
   }
-  if (range->state < 0)
+  if (range->state > 0)
+    grant_both_ways(device);
+  else
     log_info("device %d has no shareable memory: its allocations stay plain", device);
   return range->state > 0 ? range : NULL;
 }

@@ -7,6 +7,7 @@
 #include "shim/comm.h"
 #include "shim/life.h"
 #include "shim/log.h"
+#include "shim/order.h"
 #include "shim/plan.h"
 #include "shim/real.h"
 #include "shim/rewrite.h"
@@ -26,52 +27,6 @@ struct view {
   struct buffer send, recv;
   bool capturing;
 };
-
-enum { GROUP_COMMS = 16 };
-
-/* The job's communicators with a child that had calls in the open group: their order is noted when the group ends. */
-struct group {
-  int depth, count;
-  struct {
-    ncclComm_t comm;
-    CUstream stream; /* of the last call; NCCL makes the streams of one communicator in a group wait for each other */
-  } notes[GROUP_COMMS];
-};
-static __thread struct group group __attribute__((tls_model("initial-exec")));
-
-/* Whether a call on this communicator is, or may one day be, followed by one on its child. */
-static bool may_have_child(const struct comm *comm)
-{
-  return comm->child.handle || (comm->board && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none);
-}
-
-bool call_in_group(void)
-{
-  return group.depth > 0;
-}
-
-void call_group_entered(void)
-{
-  group.depth++;
-}
-
-void call_group_left(void)
-{
-  if (group.depth > 0 && --group.depth > 0)
-    return;
-  for (int i = 0; i < group.count; i++) {
-    struct comm *comm = comm_enter(group.notes[i].comm);
-    if (!comm)
-      continue;
-    if (comm_hold_child(comm)) {
-      if (may_have_child(comm))
-        child_order_after(&comm->child, LANE_JOB, group.notes[i].stream);
-      comm_release_child(comm);
-    }
-    comm_leave(comm);
-  }
-  group.count = 0;
-}
 
 static ncclResult_t issue(const struct call *call, ncclComm_t comm, ncclRedOp_t redop)
 {
@@ -133,18 +88,8 @@ static struct policy_request request_of(const struct call *call, const struct co
   };
 }
 
-static bool is_capturing(CUstream stream)
-{
-  const struct driver *driver = real_driver();
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-  /* An error (the legacy stream while another captures) is as good as a capture. */
-  return driver &&
-         (driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 /* Which window a buffer lies in: a number that means the same on all ranks, or that it needs a new one. */
-enum { WINDOW_NEW = 0, WINDOW_NEW_SHARED = UINT32_MAX, WINDOW_ANY = UINT32_MAX - 1 };
+enum { WINDOW_NEW = 0, WINDOW_ANY = WINDOW_MAX + 1, WINDOW_NEW_SHARED };
 
 static enum reason look_at_buffer(struct comm *comm, struct buffer *buffer)
 {
@@ -185,7 +130,7 @@ static enum reason objection(struct comm *comm, struct view *view)
     reason = look_at_buffer(comm, &view->recv);
   if (reason != REASON_none)
     return reason;
-  if (call_in_group())
+  if (order_in_group())
     return REASON_in_group;
   if (view->capturing)
     return REASON_capturing;
@@ -287,35 +232,14 @@ static ncclResult_t make_symmetric(struct comm *comm, const struct call *call, c
   return result;
 }
 
-static void note_in_group(const struct call *call)
-{
-  int at = 0;
-
-  while (at < group.count && group.notes[at].comm != call->comm)
-    at++;
-  if (at == GROUP_COMMS)
-    return;
-  group.notes[at].comm = call->comm;
-  group.notes[at].stream = call->stream;
-  if (at == group.count)
-    group.count++;
-}
-
-/* The call as the job made it, in order with those on the child. */
+/* The call as the job made it. */
 static ncclResult_t make_plain(struct comm *comm, const struct call *call, bool capturing)
 {
-  bool ordered = comm && may_have_child(comm) && !capturing;
-  ncclResult_t result;
+  bool ordered = comm && order_plain_begin(comm, call->stream, capturing);
+  ncclResult_t result = issue(call, call->comm, call->redop);
 
   if (ordered)
-    child_order_before(&comm->child, LANE_JOB, call->stream);
-  result = issue(call, call->comm, call->redop);
-  if (!ordered)
-    return result;
-  if (call_in_group())
-    note_in_group(call);
-  else
-    child_order_after(&comm->child, LANE_JOB, call->stream);
+    order_plain_end(comm, call->stream);
   return result;
 }
 
@@ -373,7 +297,7 @@ ncclResult_t call_make(const struct call *call)
   struct plan plan;
   ncclResult_t result;
 
-  view.capturing = is_capturing(call->stream);
+  view.capturing = order_is_capturing(call->stream);
   plan = decide(comm, held, call, &request, &view);
   errno = saved_errno;
   before_real = audit_clock();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The way of one collective call through the shim: plan (plan.h), agreement (board.h), then the child or the job's
- * own communicator, then the account of it (audit.h).
+ * own communicator, in order (order.h), then the account of it (audit.h).
  *
- * Owns the order of these steps and the per-thread state of NCCL groups, nothing that outlives a call.
+ * Owns the order of these steps, and nothing that outlives a call.
  */
 #ifndef SYMMSHIM_CALL_H
 #define SYMMSHIM_CALL_H
@@ -25,10 +25,5 @@ struct call {
 
 /* Makes the call, one way or the other; returns what NCCL said. */
 ncclResult_t call_make(const struct call *call);
-
-/* The job's ncclGroupStart and ncclGroupEnd on this thread, once the real ones succeeded. */
-void call_group_entered(void);
-void call_group_left(void);
-bool call_in_group(void);
 
 #endif

@@ -2,6 +2,7 @@
 /* Handlers of collectives, groups, reduce ops and registrations. */
 #include "shim/call.h"
 #include "shim/hooks.h"
+#include "shim/order.h"
 #include "shim/real.h"
 #include "shim/window.h"
 
@@ -24,12 +25,56 @@ ncclResult_t hook_ncclAllReduce(const void *sendbuff, void *recvbuff, size_t cou
   return call_make(&(struct call){POLICY_OP_all_reduce, sendbuff, recvbuff, count, datatype, op, comm, stream});
 }
 
+/*
+ * Calls that are never moved. Only their place in the order matters, as NCCL keeps it on one communicator, and a job
+ * may lean on it without knowing.
+ */
+#define PASS_IN_ORDER(name, params, args)                                                                              \
+  ncclResult_t hook_##name params                                                                                      \
+  {                                                                                                                    \
+    struct order_passage passage = order_pass_begin(comm, stream);                                                     \
+    ncclResult_t result = REAL(name) args;                                                                             \
+                                                                                                                       \
+    order_pass_end(&passage);                                                                                          \
+    return result;                                                                                                     \
+  }
+PASS_IN_ORDER(ncclBroadcast,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream),
+              (sendbuff, recvbuff, count, datatype, root, comm, stream))
+PASS_IN_ORDER(ncclBcast,
+              (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream),
+              (buff, count, datatype, root, comm, stream))
+PASS_IN_ORDER(ncclReduce,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
+               ncclComm_t comm, cudaStream_t stream),
+              (sendbuff, recvbuff, count, datatype, op, root, comm, stream))
+PASS_IN_ORDER(ncclSend,
+              (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+               cudaStream_t stream),
+              (sendbuff, count, datatype, peer, comm, stream))
+PASS_IN_ORDER(ncclRecv,
+              (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream),
+              (recvbuff, count, datatype, peer, comm, stream))
+PASS_IN_ORDER(ncclAlltoAll,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+               cudaStream_t stream),
+              (sendbuff, recvbuff, count, datatype, comm, stream))
+PASS_IN_ORDER(ncclGather,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream),
+              (sendbuff, recvbuff, count, datatype, root, comm, stream))
+PASS_IN_ORDER(ncclScatter,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream),
+              (sendbuff, recvbuff, count, datatype, root, comm, stream))
+
 ncclResult_t hook_ncclGroupStart(void)
 {
   ncclResult_t result = REAL(ncclGroupStart)();
 
   if (result == ncclSuccess)
-    call_group_entered();
+    order_group_entered();
   return result;
 }
 
@@ -38,7 +83,7 @@ ncclResult_t hook_ncclGroupEnd(void)
 {
   ncclResult_t result = REAL(ncclGroupEnd)();
 
-  call_group_left();
+  order_group_left();
   return result;
 }
 
@@ -47,7 +92,7 @@ ncclResult_t hook_ncclGroupSimulateEnd(ncclSimInfo_t *simInfo)
 {
   ncclResult_t result = REAL(ncclGroupSimulateEnd)(simInfo);
 
-  call_group_left();
+  order_group_left();
   return result;
 }
 
@@ -89,7 +134,7 @@ ncclResult_t hook_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t siz
   ncclResult_t result = REAL(ncclCommWindowRegister)(comm, buff, size, win, winFlags);
 
   if (result == ncclSuccess || result == ncclInProgress)
-    window_job_add(comm, buff, size, result == ncclSuccess && !call_in_group() ? *win : NULL);
+    window_job_add(comm, buff, size, result == ncclSuccess && !order_in_group() ? *win : NULL);
   return result;
 }
 

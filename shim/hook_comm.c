@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim/call.h"
 #include "shim/child.h"
 #include "shim/comm.h"
 #include "shim/hooks.h"
 #include "shim/log.h"
+#include "shim/order.h"
 #include "shim/real.h"
 
 /* A setting of a configuration. Its variable in the environment overrules it (init.cc, 2.28.9). */
@@ -38,7 +38,7 @@ static bool is_sharing(const ncclConfig_t *config)
 /* Why a communicator that is about to be made cannot be attended, as this rank alone can tell. */
 static enum reason obstacle(const ncclConfig_t *config)
 {
-  if (call_in_group())
+  if (order_in_group())
     return REASON_grouped_init;
   if (is_sharing(config))
     return REASON_shared_resources;

@@ -34,6 +34,36 @@
      cudaStream_t stream),                                                                                             \
     (sendbuff, recvbuff, count, datatype, op, comm, stream), ncclInvalidUsage)                                         \
                                                                                                                        \
+  X(NCCL, ncclBroadcast, ncclResult_t,                                                                                 \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,           \
+     cudaStream_t stream),                                                                                             \
+    (sendbuff, recvbuff, count, datatype, root, comm, stream), ncclInvalidUsage)                                       \
+  X(NCCL, ncclBcast, ncclResult_t,                                                                                     \
+    (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream),               \
+    (buff, count, datatype, root, comm, stream), ncclInvalidUsage)                                                     \
+  X(NCCL, ncclReduce, ncclResult_t,                                                                                    \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,            \
+     ncclComm_t comm, cudaStream_t stream),                                                                            \
+    (sendbuff, recvbuff, count, datatype, op, root, comm, stream), ncclInvalidUsage)                                   \
+  X(NCCL, ncclSend, ncclResult_t,                                                                                      \
+    (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream),     \
+    (sendbuff, count, datatype, peer, comm, stream), ncclInvalidUsage)                                                 \
+  X(NCCL, ncclRecv, ncclResult_t,                                                                                      \
+    (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream),           \
+    (recvbuff, count, datatype, peer, comm, stream), ncclInvalidUsage)                                                 \
+  X(NCCL, ncclAlltoAll, ncclResult_t, /* from 2.28 */                                                                  \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,                     \
+     cudaStream_t stream),                                                                                             \
+    (sendbuff, recvbuff, count, datatype, comm, stream), ncclInvalidUsage)                                             \
+  X(NCCL, ncclGather, ncclResult_t, /* from 2.28 */                                                                    \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,           \
+     cudaStream_t stream),                                                                                             \
+    (sendbuff, recvbuff, count, datatype, root, comm, stream), ncclInvalidUsage)                                       \
+  X(NCCL, ncclScatter, ncclResult_t, /* from 2.28 */                                                                   \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,           \
+     cudaStream_t stream),                                                                                             \
+    (sendbuff, recvbuff, count, datatype, root, comm, stream), ncclInvalidUsage)                                       \
+                                                                                                                       \
   X(NCCL, ncclGroupStart, ncclResult_t, (void), (), ncclInvalidUsage)                                                  \
   X(NCCL, ncclGroupEnd, ncclResult_t, (void), (), ncclInvalidUsage)                                                    \
   X(NCCL, ncclGroupSimulateEnd, ncclResult_t, (ncclSimInfo_t * simInfo), (simInfo), ncclInvalidUsage)                  \
