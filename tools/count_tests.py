@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts tests from Meson's log, one by one.
 
-Meson sees a program; a cmocka program holds many tests, and one that skips some of them looks like a pass to Meson.
-So where a program's output has cmocka's closing lines those are counted, else the program is one test.
+Meson sees a program; a cmocka program, or one that closes with "N passed, N failed, N skipped", holds many tests, and
+when it skips some of them it looks like a pass to Meson. So such closing lines are counted where there are any, else
+the program is one test.
 """
 import json
 import re
 import sys
 
-CMOCKA = {"passed": r"\[  PASSED  \] (\d+) test", "failed": r"\[  FAILED  \] (\d+) test",
-          "skipped": r"\[  SKIPPED \] (\d+) test"}
+CLOSING = {"passed": r"\[  PASSED  \] (\d+) test|^(\d+) passed, \d+ failed",
+           "failed": r"\[  FAILED  \] (\d+) test|^\d+ passed, (\d+) failed",
+           "skipped": r"\[  SKIPPED \] (\d+) test|^\d+ passed, \d+ failed, (\d+) skipped"}
 
 
 def counts_of(test):
     output = (test.get("stdout") or "") + "\n" + (test.get("stderr") or "")
-    counts = {kind: sum(map(int, re.findall(pattern, output))) for kind, pattern in CMOCKA.items()}
+    counts = {kind: sum(int(a or b) for a, b in re.findall(pattern, output, re.MULTILINE))
+              for kind, pattern in CLOSING.items()}
     result = test["result"]
     if result == "SKIP":
         return {"passed": 0, "failed": 0, "skipped": 1}
