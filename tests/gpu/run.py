@@ -134,6 +134,31 @@ def demo(bench):
     results.check(status == 0 and "real GPUs)" in out, "the demo on real GPUs: every element right, every call symmetric")
 
 
+# What a process that uses both devices relies on: copies between them in both directions, freed memory, no error.
+TWO_DEVICES = """
+import torch
+a = torch.arange(1 << 24, device="cuda:0")
+b = torch.arange(1 << 24, device="cuda:1") * 3
+for _ in range(3):
+    c, d = a.to("cuda:1"), b.to("cuda:0")
+    assert torch.equal(c.cpu(), a.cpu()) and torch.equal(d.cpu(), b.cpu())
+    del c, d
+    torch.cuda.empty_cache()
+try:
+    torch.empty(1 << 50, device="cuda:0")
+except torch.cuda.OutOfMemoryError:
+    print("two devices: copies right, out of memory as usual")
+"""
+
+
+def one_process(bench):
+    results = bench.results
+    results.add("", "## One process, two devices", "")
+    status, out, err, _ = run([bench.tool, "run", "--", "python3", "-c", TWO_DEVICES], limit=60)
+    results.raw("symmshim run -- python3 -c '...copies between the devices, empty_cache, out of memory...'", out + err)
+    results.check(status == 0 and "copies right" in out, "copies and errors as without the shim")
+
+
 def divergence(bench):
     results = bench.results
     results.add("", "## FSDP2, ranks alike and not", "",
@@ -163,7 +188,7 @@ def divergence(bench):
 
 
 # arguments, runs of each kind; jobs that are run once are shown and not judged
-SPEED = ((["--regime", "overlapped"], 3), (["--regime", "exposed"], 3), (["--regime", "small"], 2),
+SPEED = ((["--regime", "overlapped"], 2), (["--regime", "exposed"], 2), (["--regime", "small", "--steps", "60"], 6),
          (["--regime", "small", "--wrap", "fsdp1"], 1), (["--regime", "small", "--wrap", "ddp"], 1))
 
 
@@ -197,7 +222,7 @@ def speed(bench):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", help="build folder")
-    parser.add_argument("--only", default="demo,divergence,speed", help="sections to run (default: %(default)s)")
+    parser.add_argument("--only", default="demo,one_process,divergence,speed", help="sections to run (default: %(default)s)")
     parser.add_argument("--results", default=os.path.join(HERE, "RESULTS.md"), help="file to write")
     args = parser.parse_args()
     if not os.path.exists(os.path.join(HERE, "train.py")):
@@ -207,7 +232,7 @@ def main():
     bench = Bench(os.path.abspath(args.build), results)
     try:
         for section in args.only.split(","):
-            {"demo": demo, "divergence": divergence, "speed": speed}[section](bench)
+            {"demo": demo, "one_process": one_process, "divergence": divergence, "speed": speed}[section](bench)
     finally:
         shutil.rmtree(bench.temp, ignore_errors=True)
     results.add("", f"{len(results.failures)} checks failed.")
