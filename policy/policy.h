@@ -79,8 +79,8 @@ struct policy {
   int min_nccl;            /* older NCCLs are left plain */
   uint32_t child_min_ctas; /* minCTAs and maxCTAs of the child communicator */
   uint32_t child_max_ctas;
-  uint64_t child_memory; /* bytes of device memory that must be free before a child is made */
-  uint64_t window_memory;    /* likewise before a window is registered */
+  uint64_t child_memory;  /* bytes of device memory that must be free before a child is made */
+  uint64_t window_memory; /* likewise before a window is registered */
   enum policy_audit_level audit_level;
   /* [arena] */
   bool arena;      /* no: cudaMalloc is left alone, nothing goes symmetric */

@@ -9,12 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shim/life.h"
 #include "shim/log.h"
 
 enum { AUDIT_LINE = 2048, AUDIT_SCHEMA = 1 };
 
 static int descriptor = -1;
+static enum policy_audit_level wanted_level;
 
 struct line {
   size_t used;
@@ -90,7 +90,7 @@ static void end(struct line *line)
   errno = saved_errno;
 }
 
-void audit_start(const char *mode, const char *policy)
+void audit_start(const char *mode, const char *policy, enum policy_audit_level level)
 {
   const char *pattern = getenv("SYMMSHIM_AUDIT");
   char path[4096], host[64] = "?";
@@ -102,6 +102,7 @@ void audit_start(const char *mode, const char *policy)
     log_warn("SYMMSHIM_AUDIT is too long for a file name: no audit log is written");
     return;
   }
+  wanted_level = level;
   descriptor = log_open(path);
   if (descriptor < 0) {
     log_warn("%s: %s (SYMMSHIM_AUDIT wants a regular file of this user, or none yet, in an existing folder)", path,
@@ -119,7 +120,7 @@ void audit_start(const char *mode, const char *policy)
 
 bool audit_wants(enum policy_audit_level level)
 {
-  return descriptor >= 0 && level <= life_policy()->audit_level;
+  return descriptor >= 0 && level <= wanted_level;
 }
 
 void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, enum reason reason, uint64_t setup_ns)

@@ -39,8 +39,11 @@ struct audit_call {
   uint64_t host_ns; /* spent in the shim, the real call left out */
 };
 
-/* Opens the file, if one is asked for, and writes the first line. `policy` is its path; NULL for the built-in. */
-void audit_start(const char *mode, const char *policy);
+/*
+ * Opens the file, if one is asked for, and writes the first line. `policy` is its path; NULL for the built-in. `level`
+ * says what else is written.
+ */
+void audit_start(const char *mode, const char *policy, enum policy_audit_level level);
 
 /* Whether lines of this level are wanted at all. */
 bool audit_wants(enum policy_audit_level level);

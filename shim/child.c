@@ -52,14 +52,6 @@ static bool has_memory(uint64_t wanted)
   return wanted == 0 || (real_driver()->cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS && free_bytes >= wanted);
 }
 
-void child_attend(struct child *child)
-{
-  const struct driver *driver = real_driver();
-
-  if (!driver || driver->cuCtxGetCurrent(&child->context) != CUDA_SUCCESS)
-    child->context = NULL;
-}
-
 static bool open_event(struct child *child)
 {
   return child->event ||
@@ -301,4 +293,27 @@ bool child_end(struct comm *comm, enum child_patience patience)
   }
   exchange_capture_mode(mode);
   return done;
+}
+
+static void drop(struct comm *comm, void *data)
+{
+  bool *dropped = data;
+
+  if (!comm_hold_child(comm))
+    return;
+  if (comm->child.handle) {
+    child_end(comm, CHILD_WAIT);
+    board_leave(comm->board);
+    comm_make_plain(comm, REASON_no_memory, 0);
+    *dropped = true;
+  }
+  comm_release_child(comm);
+}
+
+bool child_drop_all(void)
+{
+  bool dropped = false;
+
+  comm_each(drop, &dropped);
+  return dropped;
 }

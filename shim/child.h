@@ -30,9 +30,6 @@ struct child {
   struct window_table windows;
 };
 
-/* Notes the context that is current: the one in which the job's communicator was just made. */
-void child_attend(struct child *child);
-
 /*
  * Agrees with the other ranks on making the child, and makes it. Returns REASON_none, or why not: for this call
  * (other_device, no_memory, no_kernel, a verdict), or for good (child_failed; the communicator is plain from then
@@ -66,5 +63,11 @@ void child_leave_context(bool entered);
  */
 enum child_patience { CHILD_NOW, CHILD_SOON, CHILD_WAIT };
 bool child_end(struct comm *comm, enum child_patience patience);
+
+/*
+ * Gives up the children that no thread is using, so that parked memory returns to the device. Their communicators are
+ * plain on this rank from then on, and so on all. Returns whether there was one.
+ */
+bool child_drop_all(void);
 
 #endif

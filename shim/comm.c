@@ -174,6 +174,15 @@ static enum reason seal(struct attendance *attendance, ncclComm_t handle)
   return fault_reason(board_seal(attendance->board, (uint32_t)attendance->nranks));
 }
 
+/* That in which NCCL has just made the communicator, and so of its device; NULL when there is none. */
+static CUcontext current_context(void)
+{
+  const struct driver *driver = real_driver();
+  CUcontext context = NULL;
+
+  return driver && driver->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
 /* A record under this handle is of a communicator that ended out of our sight. */
 static void forget_stale(ncclComm_t handle)
 {
@@ -209,7 +218,7 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   comm->nranks = attendance->nranks;
   comm->nccl_version = nccl_version();
   comm->board = attendance->board;
-  child_attend(&comm->child);
+  comm->child.context = current_context();
   if (plain != REASON_none)
     comm_make_plain(comm, plain, 0);
   pthread_mutex_lock(&lock);
@@ -303,26 +312,15 @@ void comm_remove(struct comm *comm)
   pthread_mutex_unlock(&lock);
 }
 
-bool comm_drop_children(void)
+void comm_each(void (*visit)(struct comm *comm, void *data), void *data)
 {
-  bool dropped = false;
-
   for (uint32_t at = 0; at < SLOTS; at++) {
     struct comm *comm = comm_enter(__atomic_load_n(&slots[at].handle, __ATOMIC_ACQUIRE));
     if (!comm)
       continue;
-    if (comm_hold_child(comm)) {
-      if (comm->child.handle) {
-        child_end(comm, CHILD_WAIT);
-        board_leave(comm->board);
-        comm_make_plain(comm, REASON_no_memory, 0);
-        dropped = true;
-      }
-      comm_release_child(comm);
-    }
+    visit(comm, data);
     comm_leave(comm);
   }
-  return dropped;
 }
 
 void comm_summarize(struct comm *comm)
@@ -332,15 +330,18 @@ void comm_summarize(struct comm *comm)
       audit_summary(comm->id, comm->nranks, (enum policy_op)op, &comm->tallies[op]);
 }
 
-void comm_summarize_all(void)
+static void summarize_one(struct comm *comm, void *data)
 {
-  for (uint32_t at = 0; at < SLOTS; at++) {
-    struct comm *comm = comm_enter(__atomic_load_n(&slots[at].handle, __ATOMIC_ACQUIRE));
-    if (!comm)
-      continue;
-    comm_summarize(comm);
-    comm_leave(comm);
-  }
+  (void)data;
+  comm_summarize(comm);
+}
+
+/* Not in a forked child, whose parent's calls these are. */
+__attribute__((destructor)) static void summarize_at_exit(void)
+{
+  if (__atomic_load_n(&life_state, __ATOMIC_ACQUIRE) <= LIFE_OFF)
+    return;
+  comm_each(summarize_one, NULL);
   comm_summarize(&unseen);
 }
 

@@ -2,9 +2,9 @@
 /*
  * What is known of each communicator of the job: a table beside NCCL, keyed by the handle that stays NCCL's own.
  *
- * Owns the records, from init to destroy or abort, and the boards. Asks NCCL only questions (count, rank, version);
- * what CUDA calls there are, are the child's. Looking a record up takes no lock. A record that a thread is inside of
- * stays in memory until that thread leaves, even if another thread aborts the communicator meanwhile.
+ * Owns the records, from init to destroy or abort, and the boards. Of NCCL and CUDA it only asks questions. Looking a
+ * record up takes no lock. A record that a thread is inside of stays in memory until that thread leaves, even if
+ * another thread aborts the communicator meanwhile.
  */
 #ifndef SYMMSHIM_COMM_H
 #define SYMMSHIM_COMM_H
@@ -90,15 +90,11 @@ void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns);
 /* Takes the record out of the table and wakes whoever waits on its board. The caller is inside and leaves as usual. */
 void comm_remove(struct comm *comm);
 
-/*
- * Gives up the children that no thread is using, so that parked memory returns to the device. Their communicators
- * are plain on this rank from then on, and so on all. Returns whether there was one.
- */
-bool comm_drop_children(void);
+/* Visits every communicator, inside each. */
+void comm_each(void (*visit)(struct comm *comm, void *data), void *data);
 
-/* Writes the counts of a communicator, or of all, to the audit log. */
+/* Writes the counts of a communicator to the audit log; those of all are written when the process exits. */
 void comm_summarize(struct comm *comm);
-void comm_summarize_all(void);
 
 /* Counts a call, and logs it as the audit level wants. */
 void comm_account(struct comm *comm, struct audit_call *call);

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "shim/arena.h"
-#include "shim/comm.h"
+#include "shim/child.h"
 #include "shim/guard.h"
 #include "shim/hooks.h"
 #include "shim/life.h"
@@ -75,7 +75,7 @@ cudaError_t hook_cudaMalloc(void **devPtr, size_t size)
   bool from_arena = devPtr && is_for_arena(size);
   cudaError_t result = allocate(devPtr, size, from_arena);
 
-  if (result == cudaErrorMemoryAllocation && comm_drop_children())
+  if (result == cudaErrorMemoryAllocation && child_drop_all())
     result = allocate_again(devPtr, size, from_arena);
   return result;
 }

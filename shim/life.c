@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "shim/audit.h"
-#include "shim/comm.h"
 #include "shim/log.h"
 
 enum life_mode life_state = LIFE_ASLEEP;
@@ -65,7 +64,7 @@ static void wake(void)
     const char *in_force = load_policy(path, sizeof(path));
     if (mode == LIFE_AUDIT)
       passive_reason = REASON_audit_only;
-    audit_start(mode == LIFE_AUDIT ? "audit" : "on", in_force);
+    audit_start(mode == LIFE_AUDIT ? "audit" : "on", in_force, policy.audit_level);
   }
   errno = saved_errno;
   /* Pairs with the acquire in life_mode(): whoever sees the mode sees the policy. */
@@ -88,10 +87,4 @@ static void fork_child(void)
 __attribute__((constructor)) static void load(void)
 {
   pthread_atfork(NULL, NULL, fork_child);
-}
-
-__attribute__((destructor)) static void unload(void)
-{
-  if (__atomic_load_n(&life_state, __ATOMIC_ACQUIRE) > LIFE_OFF)
-    comm_summarize_all();
 }
