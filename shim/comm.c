@@ -186,12 +186,14 @@ static CUcontext current_context(void)
 /* A record under this handle is of a communicator that ended out of our sight. */
 static void forget_stale(ncclComm_t handle)
 {
+  struct real *real = guard.real;
   struct comm *stale = comm_enter(handle);
 
   if (!stale)
     return;
   comm_remove(stale);
   comm_leave(stale);
+  guard.real = real;
 }
 
 void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t result)
@@ -212,6 +214,7 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
     return;
   forget_stale(handle);
   comm->handle = handle;
+  comm->real = guard.real;
   comm->id = attendance->id;
   comm->shares = attendance->shares;
   comm->rank = attendance->rank;
@@ -265,8 +268,10 @@ struct comm *comm_enter(ncclComm_t handle)
     comm = __atomic_load_n(&slots[at].comm, __ATOMIC_RELAXED);
     /* Between the look and the entry it may have been aborted, even cleared and taken for another. */
     if (!(__atomic_fetch_add(&comm->state, 1, __ATOMIC_ACQ_REL) & (COMM_DEAD | COMM_SPARE)) &&
-        __atomic_load_n(&comm->handle, __ATOMIC_RELAXED) == handle)
+        __atomic_load_n(&comm->handle, __ATOMIC_RELAXED) == handle) {
+      guard.real = comm->real;
       return comm;
+    }
     comm_leave(comm);
     return NULL;
   }
@@ -281,6 +286,14 @@ void comm_leave(struct comm *comm)
   if (left == COMM_DEAD &&
       __atomic_compare_exchange_n(&comm->state, &left, COMM_SPARE, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     recycle(comm);
+}
+
+void comm_turn_to(ncclComm_t handle)
+{
+  struct comm *comm = comm_enter(handle);
+
+  if (comm)
+    comm_leave(comm);
 }
 
 bool comm_is_dead(const struct comm *comm)
@@ -314,6 +327,8 @@ void comm_remove(struct comm *comm)
 
 void comm_each(void (*visit)(struct comm *comm, void *data), void *data)
 {
+  struct real *outer = guard.real;
+
   for (uint32_t at = 0; at < SLOTS; at++) {
     struct comm *comm = comm_enter(__atomic_load_n(&slots[at].handle, __ATOMIC_ACQUIRE));
     if (!comm)
@@ -321,6 +336,7 @@ void comm_each(void (*visit)(struct comm *comm, void *data), void *data)
     visit(comm, data);
     comm_leave(comm);
   }
+  guard.real = outer;
 }
 
 void comm_summarize(struct comm *comm)

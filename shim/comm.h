@@ -35,7 +35,8 @@ struct comm {
   uint32_t state; /* threads inside, and COMM_DEAD, COMM_SPARE */
 
   ncclComm_t handle;
-  uint64_t id; /* the same on all ranks; 0 when it cannot be known */
+  struct real *real; /* the functions of the copy of NCCL that made it */
+  uint64_t id;       /* the same on all ranks; 0 when it cannot be known */
   int rank, nranks, nccl_version;
   bool shares;       /* what is split off it shares its resources, its abort flag too */
   enum reason plain; /* why every call is plain for good; REASON_none while the board is in use */
@@ -73,9 +74,15 @@ struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason p
  */
 void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t result);
 
-/* The record of a handle, which stays until comm_leave(); NULL for a communicator made out of sight. */
+/*
+ * The record of a handle, which stays until comm_leave(); NULL for a communicator made out of sight. From here on this
+ * thread's REAL() is that of the copy of NCCL that made it.
+ */
 struct comm *comm_enter(ncclComm_t handle);
 void comm_leave(struct comm *comm);
+
+/* Turns this thread's REAL() to the copy of NCCL that made the communicator, if that was seen. */
+void comm_turn_to(ncclComm_t handle);
 
 /* Whether another thread destroyed or aborted it since this one entered. */
 bool comm_is_dead(const struct comm *comm);

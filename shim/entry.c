@@ -10,12 +10,17 @@ __thread struct guard guard __attribute__((tls_model("initial-exec")));
   __attribute__((visibility("default"))) ret name params;                                                              \
   ret name params                                                                                                      \
   {                                                                                                                    \
+    struct real *outer = guard.real;                                                                                   \
     ret result;                                                                                                        \
                                                                                                                        \
-    if (!guard_enter(__builtin_return_address(0)))                                                                     \
-      return REAL(name) args;                                                                                          \
-    result = hook_##name args;                                                                                         \
-    guard_leave();                                                                                                     \
+    guard.real = real_of(__builtin_return_address(0));                                                                 \
+    if (guard_enter(__builtin_return_address(0))) {                                                                    \
+      result = hook_##name args;                                                                                       \
+      guard_leave();                                                                                                   \
+    } else {                                                                                                           \
+      result = REAL(name) args;                                                                                        \
+    }                                                                                                                  \
+    guard.real = outer;                                                                                                \
     return result;                                                                                                     \
   }
 

@@ -4,7 +4,7 @@
  * ncclCommWindowRegister to ncclCommRegister), and handlers call real functions that may do the same: whatever
  * arrives while a handler runs on this thread passes through.
  *
- * Owns two thread-local variables; calls nothing. initial-exec, because __tls_get_addr may allocate.
+ * Owns one thread-local variable; calls nothing. initial-exec, because __tls_get_addr may allocate.
  */
 #ifndef SYMMSHIM_GUARD_H
 #define SYMMSHIM_GUARD_H
@@ -13,9 +13,12 @@
 
 #include "shim/life.h"
 
+struct real;
+
 struct guard {
   int depth;
-  void *caller; /* return address of the interposed call being handled */
+  void *caller;      /* return address of the interposed call being handled */
+  struct real *real; /* the real functions as that caller would reach them, or those of its communicator's maker */
 };
 
 extern __thread struct guard guard __attribute__((tls_model("initial-exec")));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handlers of collectives, groups, reduce ops and registrations. */
 #include "shim/call.h"
+#include "shim/comm.h"
 #include "shim/hooks.h"
 #include "shim/order.h"
 #include "shim/real.h"
@@ -103,11 +104,13 @@ ncclResult_t hook_ncclGroupSimulateEnd(ncclSimInfo_t *simInfo)
 ncclResult_t hook_ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                            ncclScalarResidence_t residence, ncclComm_t comm)
 {
+  comm_turn_to(comm);
   return REAL(ncclRedOpCreatePreMulSum)(op, scalar, datatype, residence, comm);
 }
 
 ncclResult_t hook_ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
+  comm_turn_to(comm);
   return REAL(ncclRedOpDestroy)(op, comm);
 }
 
@@ -115,8 +118,10 @@ ncclResult_t hook_ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 
 ncclResult_t hook_ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
-  ncclResult_t result = REAL(ncclCommRegister)(comm, buff, size, handle);
+  ncclResult_t result;
 
+  comm_turn_to(comm);
+  result = REAL(ncclCommRegister)(comm, buff, size, handle);
   if (result == ncclSuccess)
     window_job_add(comm, buff, size, *handle);
   return result;
@@ -125,14 +130,17 @@ ncclResult_t hook_ncclCommRegister(const ncclComm_t comm, void *buff, size_t siz
 ncclResult_t hook_ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
   window_job_remove(comm, handle);
+  comm_turn_to(comm);
   return REAL(ncclCommDeregister)(comm, handle);
 }
 
 /* Inside a group, or on a non-blocking communicator, the handle comes later: then the range is the job's for good. */
 ncclResult_t hook_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {
-  ncclResult_t result = REAL(ncclCommWindowRegister)(comm, buff, size, win, winFlags);
+  ncclResult_t result;
 
+  comm_turn_to(comm);
+  result = REAL(ncclCommWindowRegister)(comm, buff, size, win, winFlags);
   if (result == ncclSuccess || result == ncclInProgress)
     window_job_add(comm, buff, size, result == ncclSuccess && !order_in_group() ? *win : NULL);
   return result;
@@ -141,5 +149,6 @@ ncclResult_t hook_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t siz
 ncclResult_t hook_ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 {
   window_job_remove(comm, win);
+  comm_turn_to(comm);
   return REAL(ncclCommWindowDeregister)(comm, win);
 }

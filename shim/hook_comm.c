@@ -176,8 +176,10 @@ ncclResult_t hook_ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int exc
 ncclResult_t hook_ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
                                ncclConfig_t *config)
 {
-  struct attendance attendance = comm_attend(0, 0, 0, REASON_grown);
+  struct attendance attendance;
 
+  comm_turn_to(comm);
+  attendance = comm_attend(0, 0, 0, REASON_grown);
   return made(&attendance, REAL(ncclCommGrow)(comm, nRanks, uniqueId, rank, newcomm, config), newcomm);
 }
 
