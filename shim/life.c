@@ -8,6 +8,7 @@
 
 #include "shim/audit.h"
 #include "shim/log.h"
+#include "shim/real.h"
 
 enum life_mode life_state = LIFE_ASLEEP;
 
@@ -80,6 +81,7 @@ enum life_mode life_wake(void)
 /* CUDA cannot be used in a forked child of a process that used it, and the parent's windows are not the child's. */
 static void fork_child(void)
 {
+  real_after_fork();
   if (life_state != LIFE_ASLEEP)
     __atomic_store_n(&life_state, LIFE_OFF, __ATOMIC_RELEASE);
 }

@@ -145,6 +145,11 @@ static struct caller {
   struct real *real;
 } callers[CALLERS];
 
+void real_after_fork(void)
+{
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
 static struct real *scope_of(const void *object)
 {
   static const struct scope initial = SCOPE_INITIAL;

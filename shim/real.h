@@ -33,6 +33,9 @@ struct real *real_of(const void *caller);
  */
 #define REAL(name) __atomic_load_n(&guard.real->name, __ATOMIC_RELAXED)
 
+/* In a forked child: a lock of ours may have been held by a thread that is not there any more. */
+void real_after_fork(void);
+
 /* Whether it exists here and now. */
 #define REAL_EXISTS(name) real_exists(#name)
 bool real_exists(const char *name);
