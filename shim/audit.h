@@ -36,7 +36,7 @@ struct audit_call {
   enum policy_rewrite rewrite;
   enum reason reason;
   struct audit_place send, recv;
-  uint64_t host_ns; /* spent in the shim, the real call left out */
+  uint64_t host_ns; /* spent in the shim before the real call */
 };
 
 /*

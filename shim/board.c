@@ -276,20 +276,23 @@ enum board_fault board_seal(struct board *board, uint32_t nranks)
   return attached == nranks ? BOARD_SOUND : BOARD_MISSING;
 }
 
-void board_detach(struct board *board)
-{
-  if (!board)
-    return;
-  if (board->name[0])
-    shm_unlink(board->name);
-  munmap(board->shared, board->size);
-  free(board);
-}
-
 void board_leave(struct board *board)
 {
   /* relaxed: it prevents nothing that the leaver's declining does not prevent, and publishes nothing */
   atomic_store_explicit(&board->shared->left, 1, memory_order_relaxed);
+}
+
+void board_detach(struct board *board)
+{
+  if (!board)
+    return;
+  if (board->name[0]) {
+    /* Not sealed: another rank may count this one among those that attend, and must not wait for it. */
+    board_leave(board);
+    shm_unlink(board->name);
+  }
+  munmap(board->shared, board->size);
+  free(board);
 }
 
 void board_cancel(struct board *board)

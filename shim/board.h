@@ -63,7 +63,7 @@ int board_attach(struct board **board, uint64_t key, uint32_t capacity, uint32_t
  */
 enum board_fault board_seal(struct board *board, uint32_t nranks);
 
-/* Unmaps; removes the name if it was not sealed. NULL is fine. */
+/* Unmaps; if it was not sealed removes the name, and leaves. NULL is fine. */
 void board_detach(struct board *board);
 
 /*

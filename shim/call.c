@@ -317,8 +317,8 @@ ncclResult_t call_make(const struct call *call)
                                 .reason = plan.reason,
                                 .send = place_of(&view.send),
                                 .recv = place_of(&view.recv)};
-  account.host_ns = before_real - start + (audit_clock() - after_real);
-  comm_account(comm, &account);
+  account.host_ns = before_real - start;
+  comm_account(comm, &account, after_real);
   if (held)
     comm_release_child(comm);
   if (comm)

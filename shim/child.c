@@ -223,14 +223,24 @@ enum reason child_register(struct comm *comm, struct segment *const segments[], 
   return REASON_register_failed;
 }
 
+/* Where the device cannot be told to keep an order, the host does. */
+static void settle(void)
+{
+  CUstreamCaptureMode mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+
+  real_driver()->cuCtxSynchronize();
+  exchange_capture_mode(mode);
+}
+
 void child_order_before(struct child *child, enum child_lane lane, CUstream stream)
 {
   bool entered;
 
-  if (!child->event_valid || child->last_lane == lane)
+  if ((!child->event_valid && !child->event_missing) || child->last_lane == lane)
     return;
   entered = child_enter_context(child);
-  real_driver()->cuStreamWaitEvent(stream, child->event, 0);
+  if (!child->event_valid || real_driver()->cuStreamWaitEvent(stream, child->event, 0) != CUDA_SUCCESS)
+    settle();
   child_leave_context(entered);
 }
 
@@ -243,6 +253,7 @@ void child_order_after(struct child *child, enum child_lane lane, CUstream strea
   entered = child_enter_context(child);
   child->event_valid = open_event(child) && real_driver()->cuEventRecord(child->event, stream) == CUDA_SUCCESS;
   child_leave_context(entered);
+  child->event_missing = !child->event_valid;
   child->last_lane = lane;
 }
 
@@ -254,10 +265,14 @@ static bool is_done(const struct child *child, enum child_patience patience)
   CUresult result = CUDA_SUCCESS;
   bool entered;
 
-  if (!child->event_valid)
+  if (!child->event_valid && !child->event_missing)
     return true;
+  if (!child->event_valid && patience != CHILD_WAIT)
+    return false;
   entered = child_enter_context(child);
-  if (patience == CHILD_WAIT)
+  if (!child->event_valid)
+    settle();
+  else if (patience == CHILD_WAIT)
     driver->cuEventSynchronize(child->event);
   else
     result = driver->cuEventQuery(child->event);
@@ -289,7 +304,7 @@ bool child_end(struct comm *comm, enum child_patience patience)
       real_driver()->cuEventDestroy_v2(child->event);
     child->handle = NULL;
     child->event = NULL;
-    child->event_valid = false;
+    child->event_valid = child->event_missing = false;
   }
   exchange_capture_mode(mode);
   return done;

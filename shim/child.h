@@ -25,6 +25,7 @@ struct child {
   CUcontext context; /* in which the job's communicator was made, and so of its device; NULL: there is none */
   CUevent event;     /* recorded behind the last call on either communicator */
   bool event_valid;
+  bool event_missing; /* it could not be recorded: only waiting for the whole device tells that the call is done */
   enum child_lane last_lane;
   uint64_t retry_at; /* the job's call on the communicator before which it is not tried again */
   struct window_table windows;

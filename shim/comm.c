@@ -41,7 +41,10 @@ uint64_t comm_hash(uint64_t hash, const void *bytes, size_t count)
 
 static uint32_t slot_of(ncclComm_t handle)
 {
-  return (uint32_t)comm_hash(0, &handle, sizeof(handle)) & (SLOTS - 1);
+  enum { SLOT_SHIFT = 64 - 12 };
+
+  _Static_assert(SLOTS == 1 << 12, "the shift is for another number of slots");
+  return (uint32_t)((uintptr_t)handle * 0x9e3779b97f4a7c15ULL >> SLOT_SHIFT);
 }
 
 static void insert(struct comm *comm)
@@ -86,13 +89,13 @@ static int nccl_version(void)
  * What all ranks must have in common to understand each other's ballots and to decide alike. A variable that lets a
  * registration on one rank return before its collective part would leave the others waiting in it.
  */
-static uint64_t compatibility(void)
+static uint64_t compatibility(int version)
 {
   static const char *const variables[] = {
       "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE", "NCCL_LOCAL_REGISTER",         "NCCL_P2P_DISABLE",
       "NCCL_P2P_LEVEL",    "NCCL_CTA_POLICY", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_SYM_KERNEL"};
   /* NCCL's first call also puts the settings of nccl.conf into the environment. */
-  uint64_t facts[] = {life_policy()->hash, (uint64_t)nccl_version()};
+  uint64_t facts[] = {life_policy()->hash, (uint64_t)version};
   uint64_t hash = comm_hash(comm_hash(0, SYMMSHIM_VERSION, sizeof(SYMMSHIM_VERSION)), facts, sizeof(facts));
 
   for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
@@ -114,7 +117,7 @@ static void sweep(void)
 
 struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason plain)
 {
-  struct attendance attendance = {.id = id, .plain = plain};
+  struct attendance attendance = {.id = id, .nccl_version = nccl_version(), .plain = plain};
   struct board_pace pace = {life_policy()->pause_after, life_policy()->pause_calls};
   int error;
 
@@ -129,7 +132,8 @@ struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason p
   if (attendance.plain != REASON_none)
     return attendance;
   pthread_once(&swept, sweep);
-  error = board_attach(&attendance.board, id, (uint32_t)capacity, (uint32_t)slot, compatibility(), pace);
+  error = board_attach(&attendance.board, id, (uint32_t)capacity, (uint32_t)slot,
+                       compatibility(attendance.nccl_version), pace);
   if (error) {
     log_warn("communicator %016llx: no shared memory to agree through: %s (/dev/shm must be writable and have room)",
              (unsigned long long)id, strerror(-error));
@@ -219,7 +223,7 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   comm->shares = attendance->shares;
   comm->rank = attendance->rank;
   comm->nranks = attendance->nranks;
-  comm->nccl_version = nccl_version();
+  comm->nccl_version = attendance->nccl_version;
   comm->board = attendance->board;
   comm->child.context = current_context();
   if (plain != REASON_none)
@@ -364,9 +368,9 @@ __attribute__((destructor)) static void summarize_at_exit(void)
 /* Whether this kind of call had another outcome when it was last made, or was never made. */
 static bool is_change(struct comm *comm, const struct audit_call *call)
 {
-  uint64_t facts[] = {call->request.op, call->request.dtype, call->request.redop, call->count};
-  uint64_t key = comm_hash(0, facts, sizeof(facts)) | 1;
-  uint32_t at = (uint32_t)(key >> 1) & (COMM_SIGNATURES - 1);
+  uint64_t kind = call->request.op | call->request.dtype << 8 | call->request.redop << 16;
+  uint64_t key = (call->count * 0x9e3779b97f4a7c15ULL + kind) | 1ULL << 63; /* 0 is an unused entry */
+  uint32_t at = (uint32_t)(key * 0xff51afd7ed558ccdULL >> 40) & (COMM_SIGNATURES - 1);
 
   for (int i = 0; i < COMM_SIGNATURES; i++, at = (at + 1) & (COMM_SIGNATURES - 1)) {
     struct signature *signature = &comm->signatures[at];
@@ -381,10 +385,8 @@ static bool is_change(struct comm *comm, const struct audit_call *call)
   return false;
 }
 
-static void account(struct comm *comm, struct audit_call *call)
+static void account(struct comm *comm, struct audit_call *call, uint64_t now)
 {
-  uint64_t now;
-
   call->sequence = ++comm->calls;
   call->comm = comm->id;
   tally_add(&comm->tallies[call->request.op], call->path, call->reason, call->request.bytes);
@@ -392,7 +394,6 @@ static void account(struct comm *comm, struct audit_call *call)
     return;
   if (audit_wants(POLICY_AUDIT_call) || (audit_wants(POLICY_AUDIT_change) && is_change(comm, call)))
     audit_call(call);
-  now = audit_clock();
   if (comm->last_summary_ns == 0)
     comm->last_summary_ns = now;
   if (now - comm->last_summary_ns < SUMMARY_SECONDS * 1000000000ULL)
@@ -401,13 +402,13 @@ static void account(struct comm *comm, struct audit_call *call)
   comm_summarize(comm);
 }
 
-void comm_account(struct comm *comm, struct audit_call *call)
+void comm_account(struct comm *comm, struct audit_call *call, uint64_t now)
 {
   if (comm) {
-    account(comm, call);
+    account(comm, call, now);
     return;
   }
   pthread_mutex_lock(&lock);
-  account(&unseen, call);
+  account(&unseen, call, now);
   pthread_mutex_unlock(&lock);
 }

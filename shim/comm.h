@@ -57,6 +57,7 @@ struct comm {
 struct attendance {
   uint64_t id;
   int rank, nranks; /* as far as known beforehand; 0 ranks: not known */
+  int nccl_version; /* asked once: a rank that failed to hear it later would plan otherwise than the others */
   bool shares;      /* as in struct comm */
   enum reason plain;
   struct board *board;
@@ -103,8 +104,8 @@ void comm_each(void (*visit)(struct comm *comm, void *data), void *data);
 /* Writes the counts of a communicator to the audit log; those of all are written when the process exits. */
 void comm_summarize(struct comm *comm);
 
-/* Counts a call, and logs it as the audit level wants. */
-void comm_account(struct comm *comm, struct audit_call *call);
+/* Counts a call, and logs it as the audit level wants; `now` is audit_clock(). */
+void comm_account(struct comm *comm, struct audit_call *call, uint64_t now);
 
 /* Mixes bytes into a hash (64-bit FNV-1a with a final avalanche); start with 0. */
 uint64_t comm_hash(uint64_t hash, const void *bytes, size_t count);

@@ -4,7 +4,7 @@
 #include "shim/comm.h"
 #include "shim/real.h"
 
-enum { GROUP_COMMS = 16 };
+enum { GROUP_COMMS = 16, FIRST_CAPTURE_ERROR = 900, LAST_CAPTURE_ERROR = 908 };
 
 /* The job's communicators that had calls in the open group: their order is noted when the group ends. */
 struct group {
@@ -82,10 +82,10 @@ bool order_is_capturing(CUstream stream)
 {
   const struct driver *driver = real_driver();
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = driver ? driver->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
 
-  /* An error (the legacy stream while another captures) is as good as a capture. */
-  return driver &&
-         (driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+  /* An error of captures (the legacy stream while another captures) is as good as one; others say nothing of them. */
+  return status != CU_STREAM_CAPTURE_STATUS_NONE || (result >= FIRST_CAPTURE_ERROR && result <= LAST_CAPTURE_ERROR);
 }
 
 bool order_plain_begin(struct comm *comm, CUstream stream, bool capturing)
