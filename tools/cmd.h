@@ -19,6 +19,7 @@ enum { CMD_OK = 0, CMD_NO = 1 /* the answer is no */, CMD_USAGE = 2 /* wrong use
 enum { CMD_MAX_PATH = 4096 };
 
 /* The commands; argv[0] is "symmshim NAME", which getopt_long() puts before its messages. */
+int cmd_bench(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_report(int argc, char **argv);
@@ -41,6 +42,15 @@ void cmd_print_policy_error(const char *path, const struct policy_error *error);
  * Returns 0, or a negative errno after the error was printed as above.
  */
 int cmd_load_policy(const char *wanted, struct policy *policy, char path[CMD_MAX_PATH]);
+
+/* The folder that this program runs from. Returns 0 or -errno. */
+int cmd_self_folder(char *folder, size_t size);
+
+/*
+ * The absolute path (PATH_MAX) of the shim named by `wanted`, or with NULL the one of this tool, known to be one that
+ * LD_PRELOAD can hold. Returns 0, or a negative errno after the error was printed.
+ */
+int cmd_choose_shim(char **argv, const char *wanted, char *shim);
 
 /* "64 MiB", "1.5 GiB", "17 B" */
 const char *cmd_format_bytes(uint64_t bytes, char *text, size_t size);

@@ -12,10 +12,6 @@
 
 #include "tools/cmd.h"
 
-#ifndef SYMMSHIM_LIBDIR
-#error "the build defines SYMMSHIM_LIBDIR, the folder that libsymmshim.so is installed in"
-#endif
-
 enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 }; /* as shells have it */
 
 struct settings {
@@ -35,52 +31,6 @@ static void print_help(void)
          "  --help          print this\n\n"
          "Exit status: that of COMMAND; 126 it cannot be run, 127 it is not found, 1 the policy file has an error\n"
          "or the shim is not found, 2 wrong use.\n");
-}
-
-/* libsymmshim.so of the build tree that this program runs from, else the installed one. Returns 0 or -errno. */
-static int find_shim(char **argv, char shim[PATH_MAX])
-{
-  char self[PATH_MAX], near[PATH_MAX + 32];
-  ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-  char *slash;
-
-  self[length > 0 ? length : 0] = '\0';
-  slash = strrchr(self, '/');
-  if (slash) {
-    *slash = '\0';
-    snprintf(near, sizeof(near), "%s/../shim/libsymmshim.so", self);
-    if (realpath(near, shim))
-      return 0;
-  }
-  snprintf(shim, PATH_MAX, "%s/libsymmshim.so", SYMMSHIM_LIBDIR);
-  if (access(shim, F_OK) == 0)
-    return 0;
-  cmd_error(argv, "there is no libsymmshim.so in %s; name one with --shim", SYMMSHIM_LIBDIR);
-  return -ENOENT;
-}
-
-/* The shim's absolute path, known to be one that LD_PRELOAD can hold. Returns 0 or -errno. */
-static int choose_shim(char **argv, const char *wanted, char shim[PATH_MAX])
-{
-  if (!wanted) {
-    int rc = find_shim(argv, shim);
-
-    if (rc < 0)
-      return rc;
-  } else if (!realpath(wanted, shim)) {
-    cmd_error(argv, "%s: %s", wanted, strerror(errno));
-    return -ENOENT;
-  }
-  if (access(shim, R_OK) < 0) {
-    cmd_error(argv, "%s: %s", shim, strerror(errno));
-    return -EACCES;
-  }
-  /* The loader parts the list there, and cannot be told otherwise (ld.so(8)). */
-  if (shim[strcspn(shim, ": \t\n")] != '\0') {
-    cmd_error(argv, "LD_PRELOAD cannot hold a path with a colon or a blank in it: '%s'", shim);
-    return -EINVAL;
-  }
-  return 0;
 }
 
 static bool is_listed(const char *list, const char *path)
@@ -148,7 +98,7 @@ static int start(char **argv, const struct settings *settings, char **command)
   struct policy policy;
   int error;
 
-  if (choose_shim(argv, settings->shim, shim) < 0)
+  if (cmd_choose_shim(argv, settings->shim, shim) < 0)
     return CMD_NO;
   /* A switched-off shim reads no policy, so a bad one that was not asked for must not keep the job from running. */
   if ((settings->policy || strcmp(settings->mode, "off") != 0) &&

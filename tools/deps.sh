@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by quickstart.sh and test.sh: installs what the build needs from Debian, or names it.
 
-symmshim_packages='gcc libc6-dev binutils clang meson ninja-build pkg-config python3
+symmshim_packages='gcc libc6-dev binutils clang libclang-rt-dev meson ninja-build pkg-config python3
     libcmocka-dev libinih-dev libjansson-dev uthash-dev spin mandoc'
 
 symmshim_install() {
@@ -22,16 +22,16 @@ symmshim_install() {
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
-# symmshim_build FOLDER [MESON OPTIONS]: sets the folder up once, then compiles.
+# symmshim_build FOLDER [MESON OPTIONS]: sets the folder up once, then compiles, with $symmshim_prefix before Meson.
 symmshim_build() {
     folder=$1
     shift
-    [ -f "$folder/build.ninja" ] || meson setup "$@" "$folder" >"$folder.setup.log" 2>&1 || {
+    [ -f "$folder/build.ninja" ] || ${symmshim_prefix:-} meson setup "$@" "$folder" >"$folder.setup.log" 2>&1 || {
         cat "$folder.setup.log" >&2
         return 1
     }
     rm -f "$folder.setup.log"
-    meson compile -C "$folder" >"$folder/compile.log" || {
+    ${symmshim_prefix:-} meson compile -C "$folder" >"$folder/compile.log" || {
         cat "$folder/compile.log" >&2
         return 1
     }

@@ -16,6 +16,7 @@ static const struct command commands[] = {
     {"report", "say from audit logs what went symmetric and what did not", cmd_report},
     {"explain", "say what the policy makes of a call", cmd_explain},
     {"check", "look for errors in policy files", cmd_check},
+    {"bench", "measure what the shim costs on the host", cmd_bench},
 };
 enum { COMMAND_COUNT = sizeof(commands) / sizeof(commands[0]) };
 

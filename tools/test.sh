@@ -1,14 +1,89 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds into build-test/ with warnings as errors, and runs everything that needs no GPU.
-# The last line is "N passed, N failed, N skipped"; the exit status is 0 when none failed.
+# test.sh [STAGE...]: installs what is missing, then builds and runs everything that needs no GPU, in stages (all of
+# them, or those named; --list names them), each in a folder build-* of its own and with warnings as errors.
+# The last line is "N passed, N failed, N skipped" over all stages; the exit status is 0 when none failed.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/deps.sh
 
+stages='gcc clang bare asan tsan'
+
+describe() {
+    case $1 in
+    gcc) echo 'gcc; checks our declarations against the headers of CUDA and NCCL where there are any' ;;
+    clang) echo 'clang, with the fuzz targets as libFuzzer has them' ;;
+    bare) echo 'no CUDA and no NCCL: headers, libraries and nvcc are out of sight' ;;
+    asan) echo 'gcc, AddressSanitizer and UndefinedBehaviorSanitizer' ;;
+    tsan) echo 'gcc, ThreadSanitizer' ;;
+    *) return 1 ;;
+    esac
+}
+
+# stage NAME PREFIX MESON_OPTIONS TEST_OPTIONS: builds into build-NAME and tests, every command behind PREFIX.
+stage() {
+    echo "== $1: $(describe "$1")"
+    rm -f "build-$1/meson-logs/testlog.json"
+    symmshim_prefix=$2
+    # shellcheck disable=SC2086 # lists of words
+    symmshim_build "build-$1" --werror $3 &&
+        $2 meson test -C "build-$1" --no-rebuild --print-errorlogs $4 || status=1
+    logs="$logs $1=build-$1/meson-logs/testlog.json"
+}
+
+# The toolkit can only be hidden where this may mount; else the build is pointed away from it.
+bare() {
+    view='sh tools/without_toolkit.sh'
+    if $view true 2>/dev/null; then
+        stage bare "$view env CC=gcc" '' '--no-suite model --no-suite faults'
+        if [ -e build-bare/shim/libcheck_abi.a ]; then
+            echo 'bare: CUDA and NCCL were found although they are hidden' >&2
+            status=1
+        fi
+    else
+        echo 'bare: nothing can be mounted here, so the toolkit is hidden only in part (-Dcuda-incdir=/nonexistent)' >&2
+        stage bare 'env CC=gcc' '-Dcuda-incdir=/nonexistent' '--no-suite model --no-suite faults'
+    fi
+}
+
+# The model is the same for every compiler and is checked once; the injected faults run with gcc and under asan.
+# Sanitizers slow down what has a time limit.
+run_stage() {
+    case $1 in
+    gcc) stage gcc 'env CC=gcc' '' '' ;;
+    clang) stage clang 'env CC=clang' '-Dfuzzing=true' '--no-suite model --no-suite faults' ;;
+    bare) bare ;;
+    asan) stage asan 'env CC=gcc' '-Db_sanitize=address,undefined -Db_lundef=false' '--no-suite model -t 3' ;;
+    tsan)
+        # Faults that tests ask for are to end them as they would without a sanitizer.
+        export TSAN_OPTIONS="handle_segv=0:suppressions=$PWD/tests/tsan.supp"
+        # The group "waits" is about milliseconds, which ThreadSanitizer takes itself.
+        stage tsan 'env CC=gcc' '-Db_sanitize=thread -Db_lundef=false' '--no-suite model --no-suite waits --no-suite faults -t 5'
+        ;;
+    esac
+}
+
+if [ "${1:-}" = --list ]; then
+    for name in $stages; do
+        printf '%-6s %s\n' "$name" "$(describe "$name")"
+    done
+    exit 0
+fi
+for name in "$@"; do
+    describe "$name" >/dev/null || {
+        echo "test.sh: no stage '$name'; stages: $stages" >&2
+        exit 2
+    }
+done
+# shellcheck disable=SC2086 # a list of words
+[ $# -gt 0 ] || set -- $stages
+
 symmshim_install
-symmshim_build build-test --werror
 status=0
-meson test -C build-test --no-rebuild --print-errorlogs || status=$?
-python3 tools/count_tests.py build-test/meson-logs/testlog.json || status=1
+logs=
+for name in "$@"; do
+    run_stage "$name"
+done
+# shellcheck disable=SC2086 # a list of words
+python3 tools/count_tests.py $logs || status=1
 exit "$status"

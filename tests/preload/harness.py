@@ -37,6 +37,7 @@ class Setup:
 
 setup = Setup()
 cases = collections.OrderedDict()
+further = collections.Counter()  # of cases that are many: what has to be added to their own verdicts
 
 
 def case(group, name=None, **arguments):

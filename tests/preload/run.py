@@ -13,6 +13,8 @@ import harness
 
 # pylint: disable=unused-import
 import cases_calls  # noqa: F401
+import cases_faults  # noqa: F401
+import cases_matrix  # noqa: F401
 import cases_memory  # noqa: F401
 import cases_plain  # noqa: F401
 import cases_process  # noqa: F401
@@ -20,7 +22,7 @@ import cases_process  # noqa: F401
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "ranks", "sim"):
+    for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "ranks", "sim", "matrix"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime", action="append", default=[], help="a sanitizer's runtime, to be preloaded first")
     parser.add_argument("--seconds", type=int, default=60, help="how long a job may take that is not meant to hang")
@@ -46,7 +48,7 @@ def run(name, function):
 
 def main():
     options = arguments()
-    for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "ranks", "sim"):
+    for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "ranks", "sim", "matrix"):
         setattr(harness.setup, name, os.path.abspath(getattr(options, name)))
     harness.setup.runtime = " ".join(options.runtime)
     harness.setup.seconds = options.seconds
@@ -61,7 +63,10 @@ def main():
         if options.fail_fast and verdicts[-1] == "FAIL":
             break
     failed, skipped = verdicts.count("FAIL"), verdicts.count("SKIP")
-    print(f"{len(verdicts) - failed - skipped} passed, {failed} failed, {skipped} skipped")
+    # Where a case is many, each counts.
+    passed = len(verdicts) - failed - skipped + harness.further["passed"]
+    failed += harness.further["failed"]
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     if failed or not verdicts:
         return 1
     return 77 if skipped == len(verdicts) else 0

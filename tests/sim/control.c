@@ -12,6 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A second copy of a library in one process keeps its record apart. */
+#ifndef CONTROL_TRACE
+#define CONTROL_TRACE "SIM_TRACE"
+#endif
+
 enum { MAX_RULES = 32, DEFAULT_CODE = 2 };
 
 /* DEFAULT_CODE is out of memory for CUDA, and ncclSystemError for NCCL. */
@@ -91,10 +96,10 @@ static void rules_parse(const char *variable, bool delay)
   free(copy);
 }
 
-/* SIM_TRACE, with %p for the process and %r for the rank. */
+/* With %p for the process and %r for the rank. */
 static void trace_open(void)
 {
-  const char *pattern = getenv("SIM_TRACE");
+  const char *pattern = getenv(CONTROL_TRACE);
   if (!pattern || !*pattern)
     return;
   char path[4096];
@@ -111,7 +116,7 @@ static void trace_open(void)
   path[used] = '\0';
   trace_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (trace_fd < 0)
-    control_die("SIM_TRACE: cannot open \"%s\": %s", path, strerror(errno));
+    control_die(CONTROL_TRACE ": cannot open \"%s\": %s", path, strerror(errno));
 }
 
 static void control_start(void)

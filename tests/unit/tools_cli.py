@@ -60,13 +60,14 @@ class Dispatch(ToolTest):
     def test_help_and_version(self):
         self.expect(self.run_tool('--help'), 0, out='explain')
         self.assertRegex(self.run_tool('--version').stdout, r'^symmshim \d+\.\d+\.\d+\n$')
-        for command in ('run', 'report', 'explain', 'check'):
+        for command in ('run', 'report', 'explain', 'check', 'bench'):
             self.expect(self.run_tool(command, '--help'), 0, out=f'Usage: symmshim {command}')
 
     def test_wrong_use(self):
-        self.expect(self.run_tool(), 2, err='symmshim: no command given; commands: run, report, explain, check')
-        self.expect(self.run_tool('chekc'), 2, err="unknown command 'chekc'; commands: run, report, explain, check")
-        for command in ('run', 'report', 'explain', 'check'):
+        self.expect(self.run_tool(), 2, err='symmshim: no command given; commands: run, report, explain, check, bench')
+        self.expect(self.run_tool('chekc'), 2,
+                    err="unknown command 'chekc'; commands: run, report, explain, check, bench")
+        for command in ('run', 'report', 'explain', 'check', 'bench'):
             self.expect(self.run_tool(command, '--nonsense'), 2, err=f'symmshim {command}: unrecognized option')
             self.expect(self.run_tool(command), 2, err=f'symmshim {command}: ')
 
@@ -90,6 +91,64 @@ class Dispatch(ToolTest):
         self.assertTrue(self.colours())
         self.assertFalse(self.colours(NO_COLOR='1'))
         self.assertNotIn('\x1b[', self.run_tool('check', os.path.join(ROOT, 'policy/default.conf')).stdout)
+
+
+def sanitized(path):
+    with open(path, 'rb') as file:
+        return re.search(rb'__(asan_init|tsan_init|ubsan_handle)', file.read()) is not None
+
+
+class Bench(ToolTest):
+    """Quick, and on a machine that others use: what is printed, not what is measured."""
+
+    def test_wrong_use(self):
+        self.expect(self.run_tool('bench', '--json'), 2, err='say what to measure: --host')
+        for word in ('0', '1001', '2x', ''):
+            self.expect(self.run_tool('bench', '--host', '--runs', word), 2, err=f"from 1 to 1000, not '{word}'")
+        self.expect(self.run_tool('bench', '--host', 'all'), 2, err="unexpected argument 'all'")
+        self.expect(self.run_tool('bench', '--host', '--shim', 'absent'), 1, err='absent: No such file')
+
+    def test_a_shim_that_does_nothing_has_no_figures(self):
+        done = self.run_tool('bench', '--host', '--runs', '1', '--shim', FAKE_SHIM, TMPDIR=self.folder)
+        self.expect(done, 1, err='symmshim bench: agreed_2: 0 calls of rank 0 went symmetric\n')
+        self.assertEqual(os.listdir(self.folder), [])
+
+    @unittest.skipIf(sanitized(TOOL), 'a sanitizer cannot be preloaded into programs that it was not built into')
+    def test_json(self):
+        # What the user has set is nothing to the programs.
+        done = self.run_tool('bench', '--host', '--json', '--runs', '2', TMPDIR=self.folder, NCCL_COMM_ID='1.2.3.4:5',
+                             SYMMSHIM='off', SYMMSHIM_AUDIT='audit', SYMMSHIM_POLICY='absent')
+        self.expect(done, 0, out='{')
+        self.assertEqual(os.listdir(self.folder), [])
+        answer = json.loads(done.stdout)
+        self.assertEqual({key: answer[key] for key in ('schema', 'runs', 'cores')},
+                         {'schema': 1, 'runs': 2, 'cores': len(os.sched_getaffinity(0))})
+        cases = {case['name']: case for case in answer['cases']}
+        self.assertEqual(len(cases), len(answer['cases']))
+        self.assertLessEqual({'passed_broadcast', 'off_all_reduce', 'decided_2', 'audit_call_1', 'startup', 'load_300',
+                              *(f'agreed_{n}{late}' for n in (2, 4, 8) for late in ('', '_late_50', '_late_500'))},
+                             set(cases))
+        for name, case in cases.items():
+            late = {'late_ns'} if case['late_us'] else set()
+            added = {'base', 'added_ns'} if 'base' in case else set()
+            self.assertEqual(set(case), {'name', 'ranks', 'late_us', 'ns'} | late | added, name)
+            for key in {'ns'} | late | added - {'base'}:
+                figure = case[key]
+                self.assertEqual(set(figure), {'median', 'min', 'max'}, name)
+                self.assertTrue(figure['min'] <= figure['median'] <= figure['max'], (name, key, figure))
+            self.assertGreater(case['ns']['median'], 0, name)
+            if added:
+                self.assertIn(case['base'], cases, name)
+        self.assertEqual([cases['agreed_8'][key] for key in ('ranks', 'late_us')], [8, 0])
+        # That a rank which is late is waited for is no matter of speed.
+        self.assertGreater(cases['agreed_2_late_500']['ns']['max'], 400e3)
+
+    @unittest.skipIf(sanitized(TOOL), 'as above')
+    def test_table(self):
+        done = self.run_tool('bench', '--host', '--runs', '1', TMPDIR=self.folder)
+        self.expect(done, 0, out='symmshim ')
+        self.assertRegex(done.stdout, r'\npassed-through broadcast( +-?[\d.]+ [num]?s){4}\n')
+        self.assertRegex(done.stdout, r'\nagreed all-gather, 2 ranks, one 50 us late: that one( +[\d.]+ [num]s){3} *\n')
 
 
 class Check(ToolTest):
@@ -430,7 +489,7 @@ class Pages(ToolTest):
 
     def test_every_option_is_documented(self):
         page = self.page('tools/symmshim.1')
-        for command in ('run', 'report', 'explain', 'check'):
+        for command in ('run', 'report', 'explain', 'check', 'bench'):
             options = re.findall(r'^  --([\w-]+)', self.run_tool(command, '--help').stdout, re.M)
             self.assertGreater(len(options), 1)
             section = re.split(r'\n\.S[sh] ', page.split(f'.Ss {command}\n')[1])[0]
