@@ -58,7 +58,7 @@ run_stage() {
         # Faults that tests ask for are to end them as they would without a sanitizer.
         export TSAN_OPTIONS="handle_segv=0:suppressions=$PWD/tests/tsan.supp"
         # The group "waits" is about milliseconds, which ThreadSanitizer takes itself.
-        stage tsan 'env CC=gcc' '-Db_sanitize=thread -Db_lundef=false' '--no-suite model --no-suite waits --no-suite faults -t 5'
+        stage tsan 'env CC=gcc' '-Db_sanitize=thread -Db_lundef=false' '--no-suite model --no-suite waits --no-suite faults --no-suite matrix -t 5'
         ;;
     esac
 }
