@@ -180,27 +180,33 @@ static ncclResult_t tasks_run_aside(struct group_task *tasks)
   return error ? ncclSystemError : ncclInProgress;
 }
 
+/* Closes a group: true at its outermost end, with the tasks it holds; else *result is the call's. */
+static bool close_group(struct group_task **tasks, ncclResult_t *result)
+{
+  *result = depth == 0 ? ncclInvalidUsage : ncclSuccess;
+  if (depth == 0 || --depth > 0)
+    return false;
+  *tasks = head;
+  head = NULL;
+  *result = failure;
+  return true;
+}
+
 ncclResult_t group_drop(void)
 {
-  if (depth == 0)
-    return ncclInvalidUsage;
-  if (--depth > 0)
-    return ncclSuccess;
-  struct group_task *tasks = head;
-  head = NULL;
-  tasks_free(tasks);
-  return failure;
+  struct group_task *tasks;
+  ncclResult_t result;
+  if (close_group(&tasks, &result))
+    tasks_free(tasks);
+  return result;
 }
 
 ncclResult_t group_end(void)
 {
-  if (depth == 0)
-    return ncclInvalidUsage;
-  if (--depth > 0)
-    return ncclSuccess;
-  struct group_task *tasks = head;
-  head = NULL;
-  ncclResult_t result = failure;
+  struct group_task *tasks;
+  ncclResult_t result;
+  if (!close_group(&tasks, &result))
+    return result;
   bool blocking = false;
   bool nonblocking = false;
   for (struct group_task *task = tasks; task; task = task->next) {
