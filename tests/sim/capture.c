@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Stream capture and graphs. A capture records work with what it comes after; a graph replays it on one stream in
- * the order in which it was recorded, which is an order that its edges allow.
- */
+/* Stream capture: records work with what it comes after, in a graph that becomes the caller's at the end. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/gpu.h"
 
-struct CUgraph_st {
-  struct gpu_node *nodes;
-  size_t count;
-};
-
-struct CUgraphExec_st {
-  struct gpu_node *nodes;
-  size_t count;
-};
-
 static struct gpu_capture *captures; /* under way */
+static unsigned long long capture_ids;
 static __thread CUstreamCaptureMode thread_mode;
 
 void gpu_set_clear(struct gpu_set *set)
@@ -48,15 +36,6 @@ void gpu_set_copy(struct gpu_set *to, const struct gpu_set *from)
   gpu_set_join(to, from);
 }
 
-static void nodes_free(struct gpu_node *nodes, size_t count)
-{
-  for (size_t i = 0; i < count; i++) {
-    gpu_work_release(nodes[i].work);
-    gpu_set_clear(&nodes[i].needs);
-  }
-  free(nodes);
-}
-
 void gpu_capture_hold(struct gpu_capture *capture)
 {
   if (capture)
@@ -72,36 +51,38 @@ void gpu_capture_release(struct gpu_capture *capture)
       *at = capture->next;
       break;
     }
-  nodes_free(capture->nodes, capture->count);
+  gpu_graph_free(capture->graph);
   free(capture);
 }
 
-CUresult gpu_capture_add(CUstream stream, struct gpu_work *work, struct sim_chain *chain)
+CUresult gpu_capture_add(CUstream stream, const struct gpu_node *node)
 {
   struct gpu_capture *capture = stream->capture;
   if (capture->invalid)
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  struct gpu_node node = {.work = work, .chain = chain};
-  work->refs++;
-  gpu_set_copy(&node.needs, &stream->capture_set);
-  capture->nodes = realloc(capture->nodes, (capture->count + 1) * sizeof(node));
-  capture->nodes[capture->count] = node;
+  gpu_graph_add(capture->graph, node, &stream->capture_set);
   gpu_set_clear(&stream->capture_set);
-  set_add(&stream->capture_set, capture->count++);
+  set_add(&stream->capture_set, capture->graph->count - 1);
   return CUDA_SUCCESS;
 }
 
-CUresult gpu_capture_check_legacy(CUstream stream)
+/* Queries leave the captures alone, work breaks them. */
+static CUresult capture_legacy(CUstream stream, bool breaks)
 {
   if (!stream->legacy)
     return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   for (CUstream at = gpu_stream_list(); at; at = at->next)
     if (at->capture && at->device == stream->device && !(at->flags & CU_STREAM_NON_BLOCKING)) {
-      at->capture->invalid = true;
+      at->capture->invalid |= breaks;
       result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
   return result;
+}
+
+CUresult gpu_capture_check_legacy(CUstream stream)
+{
+  return capture_legacy(stream, true);
 }
 
 CUresult gpu_capture_begin(CUstream handle, CUstreamCaptureMode mode)
@@ -111,10 +92,17 @@ CUresult gpu_capture_begin(CUstream handle, CUstreamCaptureMode mode)
   CUstream stream = gpu_stream_find(handle);
   if (stream && stream->legacy) {
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  } else if (stream && !stream->capture && mode <= CU_STREAM_CAPTURE_MODE_RELAXED) {
+  } else if (stream && stream->capture) {
+    result = CUDA_ERROR_ILLEGAL_STATE;
+  } else if (stream && mode <= CU_STREAM_CAPTURE_MODE_RELAXED) {
     struct gpu_capture *capture = calloc(1, sizeof(*capture));
-    *capture =
-        (struct gpu_capture){.refs = 1, .mode = mode, .owner = pthread_self(), .origin = stream, .next = captures};
+    *capture = (struct gpu_capture){.refs = 1,
+                                    .id = ++capture_ids,
+                                    .mode = mode,
+                                    .owner = pthread_self(),
+                                    .origin = stream,
+                                    .graph = gpu_graph_new(),
+                                    .next = captures};
     captures = capture;
     stream->capture = capture;
     result = CUDA_SUCCESS;
@@ -124,16 +112,16 @@ CUresult gpu_capture_begin(CUstream handle, CUstreamCaptureMode mode)
 }
 
 /* Whether all work is something that the origin's newest work comes after. */
-static bool capture_joined(const struct gpu_capture *capture, const struct gpu_set *last)
+static bool graph_joined(const struct CUgraph_st *graph, const struct gpu_set *last)
 {
-  bool *reached = calloc(capture->count + 1, sizeof(*reached));
+  bool *reached = calloc(graph->count + 1, sizeof(*reached));
   for (size_t i = 0; i < last->count; i++)
     reached[last->nodes[i]] = true;
   bool all = true;
-  for (size_t i = capture->count; i-- > 0;) {
+  for (size_t i = graph->count; i-- > 0;) {
     all &= reached[i];
-    for (size_t j = 0; reached[i] && j < capture->nodes[i].needs.count; j++)
-      reached[capture->nodes[i].needs.nodes[j]] = true;
+    for (size_t j = 0; reached[i] && j < graph->nodes[i].needs.count; j++)
+      reached[graph->nodes[i].needs.nodes[j]] = true;
   }
   free(reached);
   return all;
@@ -146,6 +134,8 @@ static void capture_dissolve(struct gpu_capture *capture)
     if (at->capture == capture) {
       at->capture = NULL;
       gpu_set_clear(&at->capture_set);
+      free(at->handles);
+      at->handles = NULL;
       gpu_capture_release(capture);
     }
   for (struct gpu_capture **at = &captures; *at; at = &(*at)->next)
@@ -154,6 +144,14 @@ static void capture_dissolve(struct gpu_capture *capture)
       break;
     }
   capture->ended = true;
+}
+
+/* What the capture of a stream that is destroyed has retained goes at once, though events may still name it. */
+void gpu_capture_abandon(struct gpu_capture *capture)
+{
+  gpu_graph_free(capture->graph);
+  capture->graph = gpu_graph_new();
+  capture->invalid = true;
 }
 
 CUresult gpu_capture_end(CUstream handle, cudaGraph_t *graph)
@@ -172,22 +170,29 @@ CUresult gpu_capture_end(CUstream handle, cudaGraph_t *graph)
     result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   else if (capture->invalid)
     result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  else if (!capture_joined(capture, &stream->capture_set))
+  else if (!graph_joined(capture->graph, &stream->capture_set))
     result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 
-  if (capture->origin == stream)
+  if (capture->origin == stream) {
     capture_dissolve(capture);
-  else
+    if (result == CUDA_SUCCESS)
+      *graph = capture->graph;
+    else
+      gpu_graph_free(capture->graph);
+    capture->graph = NULL;
+  } else {
     capture->invalid = true;
-  if (result == CUDA_SUCCESS) {
-    *graph = malloc(sizeof(**graph));
-    **graph = (struct CUgraph_st){.nodes = capture->nodes, .count = capture->count};
-    capture->nodes = NULL;
-    capture->count = 0;
   }
   gpu_capture_release(capture);
   pthread_mutex_unlock(&gpu_lock);
   return result;
+}
+
+static CUstreamCaptureStatus capture_state(const struct gpu_capture *capture)
+{
+  if (!capture)
+    return CU_STREAM_CAPTURE_STATUS_NONE;
+  return capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 CUresult gpu_capture_status(CUstream handle, CUstreamCaptureStatus *status)
@@ -196,10 +201,40 @@ CUresult gpu_capture_status(CUstream handle, CUstreamCaptureStatus *status)
   pthread_mutex_lock(&gpu_lock);
   CUstream stream = gpu_stream_find(handle);
   if (stream) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (stream->capture)
-      *status = stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    result = gpu_capture_check_legacy(stream);
+    *status = capture_state(stream->capture);
+    result = capture_legacy(stream, false);
+  }
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}
+
+/* Names for the nodes that the stream's next one will come after; the stream keeps the array. */
+static const CUgraphNode *capture_handles(CUstream stream)
+{
+  const struct gpu_set *set = &stream->capture_set;
+  free(stream->handles);
+  stream->handles = malloc((set->count + 1) * sizeof(CUgraphNode));
+  for (size_t i = 0; i < set->count; i++)
+    stream->handles[i] = (CUgraphNode)(uintptr_t)(stream->capture->id << 32 | (set->nodes[i] + 1));
+  return stream->handles;
+}
+
+CUresult gpu_capture_info(CUstream handle, struct sim_capture_info *info)
+{
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  *info = (struct sim_capture_info){0};
+  pthread_mutex_lock(&gpu_lock);
+  CUstream stream = gpu_stream_find(handle);
+  if (stream)
+    result = capture_legacy(stream, false);
+  if (result == CUDA_SUCCESS) {
+    info->status = capture_state(stream->capture);
+    if (info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+      info->id = stream->capture->id;
+      info->graph = stream->capture->graph;
+      info->dependencies = capture_handles(stream);
+      info->count = stream->capture_set.count;
+    }
   }
   pthread_mutex_unlock(&gpu_lock);
   return result;
@@ -219,10 +254,9 @@ CUresult gpu_capture_exchange_mode(CUstreamCaptureMode *mode)
  * A call that could spoil a capture: this thread's mode says of which captures it must beware. Global: those of
  * this thread that are not relaxed, and other threads' global ones; thread-local: this thread's alone.
  */
-CUresult gpu_capture_unsafe(void)
+CUresult gpu_capture_unsafe_locked(void)
 {
   CUresult result = CUDA_SUCCESS;
-  pthread_mutex_lock(&gpu_lock);
   for (struct gpu_capture *at = captures; at; at = at->next) {
     bool own = pthread_equal(at->owner, pthread_self());
     bool forbidden = own ? at->mode != CU_STREAM_CAPTURE_MODE_RELAXED && thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED
@@ -232,52 +266,13 @@ CUresult gpu_capture_unsafe(void)
       result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   }
-  pthread_mutex_unlock(&gpu_lock);
   return result;
 }
 
-CUresult gpu_graph_instantiate(cudaGraphExec_t *exec, cudaGraph_t graph)
+CUresult gpu_capture_unsafe(void)
 {
   pthread_mutex_lock(&gpu_lock);
-  cudaGraphExec_t new = malloc(sizeof(*new));
-  *new = (struct CUgraphExec_st){.nodes = calloc(graph->count + 1, sizeof(struct gpu_node)), .count = graph->count};
-  for (size_t i = 0; i < graph->count; i++) {
-    new->nodes[i].work = graph->nodes[i].work;
-    new->nodes[i].work->refs++;
-    new->nodes[i].chain = graph->nodes[i].chain;
-  }
-  pthread_mutex_unlock(&gpu_lock);
-  *exec = new;
-  return CUDA_SUCCESS;
-}
-
-CUresult gpu_graph_launch(cudaGraphExec_t exec, CUstream handle)
-{
-  CUresult result = CUDA_SUCCESS;
-  pthread_mutex_lock(&gpu_lock);
-  CUstream stream = gpu_stream_find(handle);
-  if (!stream)
-    result = CUDA_ERROR_INVALID_HANDLE;
-  for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
-    result = gpu_stream_append(stream, exec->nodes[i].work, exec->nodes[i].chain);
+  CUresult result = gpu_capture_unsafe_locked();
   pthread_mutex_unlock(&gpu_lock);
   return result;
-}
-
-CUresult gpu_graph_destroy(cudaGraph_t graph)
-{
-  pthread_mutex_lock(&gpu_lock);
-  nodes_free(graph->nodes, graph->count);
-  pthread_mutex_unlock(&gpu_lock);
-  free(graph);
-  return CUDA_SUCCESS;
-}
-
-CUresult gpu_graph_exec_destroy(cudaGraphExec_t exec)
-{
-  pthread_mutex_lock(&gpu_lock);
-  nodes_free(exec->nodes, exec->count);
-  pthread_mutex_unlock(&gpu_lock);
-  free(exec);
-  return CUDA_SUCCESS;
 }

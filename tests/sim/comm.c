@@ -43,17 +43,25 @@ ncclResult_t comm_check(ncclComm_t comm, const char *function)
   return magic == COMM_LIVE ? ncclSuccess : ncclInvalidArgument;
 }
 
-ncclResult_t comm_ready(ncclComm_t comm)
+ncclResult_t comm_state(ncclComm_t comm)
 {
   ncclResult_t state = atomic_load(&comm->state);
-  if (atomic_load(&comm->revoked))
-    return ncclInvalidUsage;
-  return state == ncclInProgress || comm->finalized ? (ncclResult_t)ncclInvalidArgument : state;
+  return state == ncclSuccess ? atomic_load(&comm->async) : state;
+}
+
+/* ncclCommEnsureReady: what is wrong comes back from every later call. */
+ncclResult_t comm_ready(ncclComm_t comm)
+{
+  ncclResult_t state = comm_state(comm);
+  if (comm->broken)
+    control_die("use of a communicator (%p) whose making failed", (void *)comm);
+  bool finalized = comm->finalized && !atomic_load(&comm->revoked);
+  return state == ncclInProgress || finalized ? (ncclResult_t)ncclInvalidArgument : state;
 }
 
 struct shared_abort comm_abort_flags(ncclComm_t comm)
 {
-  return (struct shared_abort){{&comm->abort, &comm->revoked}};
+  return (struct shared_abort){{&comm->abort, &comm->interrupt, comm->maker ? &comm->maker->abort : NULL}};
 }
 
 static void all_ranks(int *members, int nranks)
@@ -62,12 +70,37 @@ static void all_ranks(int *members, int nranks)
     members[r] = r;
 }
 
-bool comm_gather(ncclComm_t comm, const void *own, void *all, size_t size)
+static ncclResult_t gather_result(enum shared_end end)
+{
+  static const ncclResult_t results[] = {
+      [SHARED_DONE] = ncclSuccess, [SHARED_ABORTED] = ncclInternalError, [SHARED_LOST] = ncclRemoteError};
+  return results[end];
+}
+
+/* A minute by default: each try is followed by a longer sleep (socket.cc). */
+static double connect_patience(void)
+{
+  const char *count = getenv("NCCL_SOCKET_RETRY_CNT");
+  const char *sleep_ms = getenv("NCCL_SOCKET_RETRY_SLEEP_MSEC");
+  double tries = count && *count ? atoi(count) : 34;
+  return tries * (tries + 1) / 2 * (sleep_ms && *sleep_ms ? atoi(sleep_ms) : 100) / 1e3;
+}
+
+ncclResult_t comm_gather(ncclComm_t comm, enum shared_links links, const void *own, void *all, size_t size)
 {
   int members[SHARED_MAX_RANKS];
   all_ranks(members, comm->nranks);
-  return shared_gather(comm->shared, SHARED_ALL, comm->gathers[SHARED_ALL]++, members, comm->nranks, comm->rank, own,
-                       all, size, comm_abort_flags(comm));
+  const struct shared_party party = {.shared = comm->shared,
+                                     .presence = comm->presence,
+                                     .links = links,
+                                     .patience = connect_patience(),
+                                     .channel = SHARED_ALL,
+                                     .count = comm->gathers[SHARED_ALL]++,
+                                     .members = members,
+                                     .nmembers = comm->nranks,
+                                     .rank = comm->rank,
+                                     .abort = comm_abort_flags(comm)};
+  return gather_result(shared_gather(&party, own, all, size));
 }
 
 static ncclComm_t comm_new(int device, const ncclConfig_t *config)
@@ -98,14 +131,15 @@ static ncclResult_t comm_charge(ncclComm_t comm)
 /* Maps the shared memory and waits for all ranks to have done so. */
 static ncclResult_t comm_join(ncclComm_t comm, const struct meet_place *place)
 {
-  ncclResult_t result = meet_attach(place, comm->nranks, &comm->shared);
+  ncclResult_t result = meet_attach(place, comm->nranks, &comm->shared, &comm->presence);
   if (result != ncclSuccess)
     return result;
-  if (atomic_exchange(&comm->shared->ranks[comm->rank].claimed, 1U))
+  if (!shared_enter(comm->shared, comm->presence, comm->rank))
     return ncclInvalidArgument;
   int devices[SHARED_MAX_RANKS];
-  if (!comm_gather(comm, &comm->device, devices, sizeof(comm->device)))
-    return ncclInternalError;
+  result = comm_gather(comm, SHARED_RING, &comm->device, devices, sizeof(comm->device));
+  if (result != ncclSuccess)
+    return result;
   for (int r = 0; r < comm->nranks; r++)
     if (r != comm->rank && devices[r] == comm->device)
       return ncclInvalidUsage; /* "Duplicate GPU detected" */
@@ -169,6 +203,7 @@ struct split_task {
   struct group_task task;
   ncclComm_t parent;
   ncclComm_t child; /* NULL: this rank only helps the others */
+  ncclComm_t *out;
   enum shared_channel channel;
   int members[SHARED_MAX_RANKS]; /* of the parent: who takes part */
   int nmembers;
@@ -182,11 +217,21 @@ struct split_entry {
   int key;
 };
 
-static bool split_gather(struct split_task *split, const void *own, void *all, size_t size)
+static ncclResult_t split_gather(struct split_task *split, enum shared_links links, const void *own, void *all,
+                                 size_t size)
 {
-  struct shared_abort abort = {{&split->parent->abort, split->child ? &split->child->abort : NULL}};
-  return shared_gather(split->parent->shared, split->channel, split->parent->gathers[split->channel]++, split->members,
-                       split->nmembers, split->parent->rank, own, all, size, abort);
+  ncclComm_t parent = split->parent;
+  const struct shared_party party = {.shared = parent->shared,
+                                     .presence = parent->presence,
+                                     .links = links,
+                                     .patience = connect_patience(),
+                                     .channel = split->channel,
+                                     .count = parent->gathers[split->channel]++,
+                                     .members = split->members,
+                                     .nmembers = split->nmembers,
+                                     .rank = parent->rank,
+                                     .abort = comm_abort_flags(parent)};
+  return gather_result(shared_gather(&party, own, all, size));
 }
 
 static int entry_order(const void *a, const void *b)
@@ -207,9 +252,10 @@ static int split_place(struct split_task *split, struct split_entry *entries)
       entries[count++] = entries[i];
   qsort(entries, (size_t)count, sizeof(*entries), entry_order);
   split->child->nranks = count;
-  for (int i = 0; i < count; i++)
+  for (int i = 0; i < count; i++) {
     if (entries[i].rank == split->parent->rank)
       split->child->rank = i;
+  }
   return entries[0].rank;
 }
 
@@ -219,12 +265,16 @@ static ncclResult_t split_meet(struct split_task *split)
   struct split_entry entries[SHARED_MAX_RANKS];
   struct meet_place places[SHARED_MAX_RANKS];
   struct meet_place mine = {0};
-  if (!split_gather(split, &own, entries, sizeof(own)))
-    return ncclInternalError;
+  /* Shrink knows who comes, and does not use the ring. */
+  enum shared_links links = split->channel == SHARED_ALL ? SHARED_RING : SHARED_CONNECT;
+  ncclResult_t result = split_gather(split, links, &own, entries, sizeof(own));
+  if (result != ncclSuccess)
+    return result;
   int first = split->child ? split_place(split, entries) : -1;
-  ncclResult_t result = first == split->parent->rank ? meet_create(&mine) : (ncclResult_t)ncclSuccess;
-  if (!split_gather(split, &mine, places, sizeof(mine)))
-    return ncclInternalError;
+  result = first == split->parent->rank ? meet_create(&mine) : (ncclResult_t)ncclSuccess;
+  ncclResult_t gathered = split_gather(split, SHARED_CONNECT, &mine, places, sizeof(mine));
+  if (gathered != ncclSuccess)
+    result = gathered;
   for (int i = 0; i < split->nmembers && split->child && result == ncclSuccess; i++)
     if (split->members[i] == first)
       result = comm_join(split->child, &places[i]);
@@ -238,10 +288,21 @@ static ncclResult_t split_run(struct group_task *task)
   ncclResult_t result = split->child ? comm_charge(split->child) : (ncclResult_t)ncclSuccess;
   if (result == ncclSuccess)
     result = split_meet(split);
-  return split->child ? comm_made(split->child, result) : result;
+  if (!split->child)
+    return result;
+  split->child->broken = result != ncclSuccess;
+  split->child->maker = NULL;
+  /* The parent's state tells how it went: the child's own is in order from the beginning. */
+  comm_made(split->child, ncclSuccess);
+  __atomic_store_n(split->out, split->child, __ATOMIC_RELEASE);
+  return result;
 }
 
-/* The parts of split and shrink that are alike. */
+/*
+ * The parts of split and shrink that are alike. Whether the parent is blocking decides whether the call waits, not
+ * the child's configuration; where it does not, it returns ncclSuccess all the same and *out is NULL until the
+ * parent's state is no longer ncclInProgress (NCCL 2.27.7 to 2.30.7). A child that could not be made is in *out too.
+ */
 static ncclResult_t comm_derive(struct split_task *split, ncclComm_t *out, const ncclConfig_t *config)
 {
   ncclConfig_t parsed = split->parent->config;
@@ -250,19 +311,21 @@ static ncclResult_t comm_derive(struct split_task *split, ncclComm_t *out, const
     free(split);
     return result;
   }
-  if (split->color != NCCL_SPLIT_NOCOLOR)
+  if (split->color != NCCL_SPLIT_NOCOLOR) {
     split->child = comm_new(split->parent->device, &parsed);
+    split->child->child = true;
+    split->child->maker = split->parent;
+  }
+  split->out = out;
   split->task.phase = GROUP_MAKE;
   split->task.run = split_run;
   split->task.lane = split->parent;
+  split->task.owner = split->parent;
   split->task.comm = split->child ? split->child : split->parent;
-  *out = split->child;
   group_start();
   group_add(&split->task);
   result = group_end();
-  if (result != ncclSuccess && result != ncclInProgress)
-    *out = NULL;
-  return result;
+  return result == ncclInProgress ? (ncclResult_t)ncclSuccess : result;
 }
 
 ncclResult_t comm_split(ncclComm_t parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config)
@@ -285,6 +348,14 @@ ncclResult_t comm_split(ncclComm_t parent, int color, int key, ncclComm_t *out, 
   return comm_derive(split, out, config);
 }
 
+/* Ends what runs, and waits for it to end; waits on the host that come later are not concerned. */
+static void comm_interrupt(ncclComm_t comm)
+{
+  atomic_store(&comm->interrupt, true);
+  GPU->chain_wait(comm->chain);
+  atomic_store(&comm->interrupt, false);
+}
+
 ncclResult_t comm_shrink(ncclComm_t parent, const int *exclude, int count, ncclComm_t *out, const ncclConfig_t *config,
                          int flags)
 {
@@ -293,8 +364,8 @@ ncclResult_t comm_shrink(ncclComm_t parent, const int *exclude, int count, ncclC
   *out = NULL;
   if (flags & NCCL_SHRINK_ABORT) {
     /* Ends what runs on the parent, whose work is lost; its bootstrap still serves. */
+    comm_interrupt(parent);
     atomic_store(&parent->revoked, true);
-    GPU->chain_wait(parent->chain);
   } else if (atomic_load(&parent->state) == ncclInProgress) {
     return ncclInvalidArgument;
   }
@@ -319,24 +390,48 @@ ncclResult_t comm_shrink(ncclComm_t parent, const int *exclude, int count, ncclC
   return comm_derive(split, out, config);
 }
 
-/* Frees what it holds, once nobody is inside any more. */
+/* Work that graphs have is waited for too (commDestroySync): its end is the last graph's. */
+static void comm_drain(ncclComm_t comm)
+{
+  unsigned int tries = 0;
+  GPU->chain_wait(comm->chain);
+  while (atomic_load(&comm->persistent) > 0)
+    shared_pause(&tries);
+}
+
+/*
+ * Frees what it holds, once nobody is inside any more. An abort waits for graphs just as a destroy does; only what
+ * was finalized or revoked before does not.
+ */
 static ncclResult_t comm_bury(ncclComm_t comm)
 {
   for (unsigned int tries = 0; atomic_load(&comm->busy) > 0;)
     shared_pause(&tries);
   GPU->chain_wait(comm->chain);
+  if (!comm->finalized)
+    comm_drain(comm);
   symmetric_finish(comm);
-  if (comm->shared)
+  if (comm->shared) {
+    close(comm->presence);
     shared_detach(comm->shared, comm->nranks);
+  }
   comm->shared = NULL;
-  GPU->memory_discharge(comm->device, comm->charged);
+  GPU->memory_discharge(comm->device, comm->suspended ? 0 : comm->charged);
   atomic_store(&comm->magic, COMM_DEAD);
   return ncclSuccess;
 }
 
+/*
+ * With an error pending, or while something is under way, it is refused, and leaves this thread in a group that
+ * nobody ends: later calls of the thread do nothing (2.28.9 to 2.30.7). Abort is the way out then.
+ */
 ncclResult_t comm_destroy(ncclComm_t comm)
 {
-  return comm_bury(comm);
+  ncclResult_t state = comm_state(comm);
+  if (state == ncclSuccess)
+    return comm_bury(comm);
+  group_start();
+  return state == ncclInProgress ? (ncclResult_t)ncclInvalidArgument : state;
 }
 
 ncclResult_t comm_abort(ncclComm_t comm)
@@ -345,8 +440,32 @@ ncclResult_t comm_abort(ncclComm_t comm)
   return comm_bury(comm);
 }
 
+static ncclResult_t finalize_run(struct group_task *task)
+{
+  comm_drain(task->comm);
+  return ncclSuccess;
+}
+
+ncclResult_t comm_finalize(ncclComm_t comm)
+{
+  ncclResult_t result = comm->finalized ? (ncclResult_t)ncclInvalidArgument : comm_ready(comm);
+  if (result != ncclSuccess)
+    return result;
+  struct group_task *task = calloc(1, sizeof(*task));
+  *task = (struct group_task){.phase = GROUP_MAKE, .comm = comm, .run = finalize_run};
+  group_start();
+  group_add(task);
+  comm->finalized = true;
+  return group_end();
+}
+
+/* From then on it can be split, shrunk, destroyed and aborted; it counts as finalized. */
 ncclResult_t comm_revoke(ncclComm_t comm)
 {
+  if (comm->finalized || atomic_load(&comm->revoked))
+    return ncclInvalidArgument;
   atomic_store(&comm->revoked, true);
+  comm->finalized = true;
+  comm_interrupt(comm);
   return ncclSuccess;
 }

@@ -52,13 +52,21 @@ struct ncclComm {
   int device;
   ncclConfig_t config;
   size_t charged;
+  bool suspended;
+  bool child;       /* of a split or shrink */
+  bool broken;      /* its making failed */
+  ncclComm_t maker; /* through which it meets its peers, while it is made */
   struct shared *shared;
+  int presence; /* the descriptor by which the others know that this rank is there */
   unsigned int gathers[SHARED_CHANNELS];
   atomic_bool abort;
+  atomic_bool interrupt; /* ends what waits, and is taken back */
   atomic_bool revoked;
   bool finalized;
-  atomic_uint state; /* what ncclCommGetAsyncError gives */
-  atomic_uint busy;  /* calls and jobs inside, in any thread */
+  atomic_uint state;      /* of the last thing that was asked of it; see comm_state */
+  atomic_uint async;      /* an error that came about in the background */
+  atomic_uint persistent; /* how often graphs have it */
+  atomic_uint busy;       /* calls and jobs inside, in any thread */
   struct sim_chain *chain;
   unsigned int chunk; /* of plain collectives; the stream's thread only */
   unsigned int op;
@@ -75,9 +83,15 @@ const struct sim_engine *nccl_engine(void);
 ncclResult_t comm_check(ncclComm_t comm, const char *function);
 /* As NCCL asks before it works: not in the middle of something, not in error. */
 ncclResult_t comm_ready(ncclComm_t comm);
+/* What ncclCommGetAsyncError gives. */
+ncclResult_t comm_state(ncclComm_t comm);
 struct shared_abort comm_abort_flags(ncclComm_t comm);
-/* Of all ranks of the communicator. False: it was aborted. */
-bool comm_gather(ncclComm_t comm, const void *own, void *all, size_t size);
+/* Of all ranks. ncclInternalError: it was aborted, ncclRemoteError: a rank has died, or given the communicator up. */
+ncclResult_t comm_gather(ncclComm_t comm, enum shared_links links, const void *own, void *all, size_t size);
+/* Counts work that is launched, for errors that a test wants in the background (SIM_ASYNC_ERROR). */
+void comm_count_launch(ncclComm_t comm);
+/* A graph that is captured in the stream keeps the communicator from its end. */
+ncclResult_t comm_persist(ncclComm_t comm, CUstream stream);
 
 ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank, const ncclConfig_t *config);
 ncclResult_t comm_split(ncclComm_t parent, int color, int key, ncclComm_t *out, const ncclConfig_t *config);
@@ -85,6 +99,9 @@ ncclResult_t comm_shrink(ncclComm_t parent, const int *exclude, int count, ncclC
                          int flags);
 ncclResult_t comm_destroy(ncclComm_t comm);
 ncclResult_t comm_abort(ncclComm_t comm);
+ncclResult_t comm_finalize(ncclComm_t comm);
 ncclResult_t comm_revoke(ncclComm_t comm);
+ncclResult_t comm_suspend(ncclComm_t comm, int flags);
+ncclResult_t comm_resume(ncclComm_t comm);
 
 #endif

@@ -34,6 +34,8 @@ static void context_start(void)
 
 CUresult gpu_context_init(void)
 {
+  if (gpu_object_callback())
+    return CUDA_ERROR_NOT_PERMITTED;
   pthread_once(&context_once, context_start);
   /* A child of fork inherits a driver that is of no use to it. */
   return context_pid == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
@@ -41,6 +43,8 @@ CUresult gpu_context_init(void)
 
 CUresult gpu_context_check(bool need_context)
 {
+  if (gpu_object_callback())
+    return CUDA_ERROR_NOT_PERMITTED;
   if (context_pid != getpid())
     return CUDA_ERROR_NOT_INITIALIZED;
   return need_context && !current ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;

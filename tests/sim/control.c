@@ -17,13 +17,15 @@
 #define CONTROL_TRACE "SIM_TRACE"
 #endif
 
-enum { MAX_RULES = 32, DEFAULT_CODE = 2 };
+enum { MAX_RULES = 32, DEFAULT_CODE = 2, DEFAULT_ASYNC_CODE = 6 };
 
-/* DEFAULT_CODE is out of memory for CUDA, and ncclSystemError for NCCL. */
+enum rule_kind { RULE_FAIL, RULE_DELAY, RULE_ASYNC };
+
+/* DEFAULT_CODE is out of memory for CUDA, and ncclSystemError for NCCL; DEFAULT_ASYNC_CODE is ncclRemoteError. */
 struct rule {
   char function[48];
   unsigned long nth; /* 0: every call */
-  bool delay;
+  enum rule_kind kind;
   long value; /* the code, or milliseconds */
   atomic_ulong calls;
 };
@@ -46,7 +48,7 @@ void control_die(const char *format, ...)
 }
 
 /* One "func:nth[@rankR][=value]". A rule for another rank is dropped here. */
-static void rule_parse(const char *text, const char *variable, bool delay)
+static void rule_parse(const char *text, const char *variable, enum rule_kind kind)
 {
   struct rule *rule = &rules[rule_count];
   const char *colon = strchr(text, ':');
@@ -57,8 +59,8 @@ static void rule_parse(const char *text, const char *variable, bool delay)
 
   memcpy(rule->function, text, (size_t)(colon - text));
   rule->function[colon - text] = '\0';
-  rule->delay = delay;
-  rule->value = DEFAULT_CODE;
+  rule->kind = kind;
+  rule->value = kind == RULE_ASYNC ? DEFAULT_ASYNC_CODE : DEFAULT_CODE;
 
   char *at = (char *)colon + 1;
   if (*at == '*')
@@ -74,7 +76,7 @@ static void rule_parse(const char *text, const char *variable, bool delay)
   }
   if (*at == '=')
     rule->value = strtol(at + 1, &at, 10);
-  else if (delay)
+  else if (kind == RULE_DELAY)
     control_die("%s: \"%s\" has no =milliseconds", variable, text);
   if (*at != '\0')
     control_die("%s: \"%s\" is not func:nth[@rankR][=value]", variable, text);
@@ -84,7 +86,7 @@ static void rule_parse(const char *text, const char *variable, bool delay)
     memset(rule->function, 0, sizeof(rule->function));
 }
 
-static void rules_parse(const char *variable, bool delay)
+static void rules_parse(const char *variable, enum rule_kind kind)
 {
   const char *text = getenv(variable);
   if (!text || !*text)
@@ -92,7 +94,7 @@ static void rules_parse(const char *variable, bool delay)
   char *copy = strdup(text);
   char *rest = NULL;
   for (char *item = strtok_r(copy, ",", &rest); item; item = strtok_r(NULL, ",", &rest))
-    rule_parse(item, variable, delay);
+    rule_parse(item, variable, kind);
   free(copy);
 }
 
@@ -121,8 +123,9 @@ static void trace_open(void)
 
 static void control_start(void)
 {
-  rules_parse("SIM_FAIL", false);
-  rules_parse("SIM_DELAY", true);
+  rules_parse("SIM_FAIL", RULE_FAIL);
+  rules_parse("SIM_DELAY", RULE_DELAY);
+  rules_parse("SIM_ASYNC_ERROR", RULE_ASYNC);
   trace_open();
 }
 
@@ -132,12 +135,12 @@ bool control_enter(const char *name)
   bool fail = false;
   for (size_t i = 0; i < rule_count; i++) {
     struct rule *rule = &rules[i];
-    if (strcmp(rule->function, name) != 0)
+    if (rule->kind == RULE_ASYNC || strcmp(rule->function, name) != 0)
       continue;
     unsigned long call = atomic_fetch_add_explicit(&rule->calls, 1, memory_order_relaxed) + 1;
     if (rule->nth != 0 && rule->nth != call)
       continue;
-    if (rule->delay) {
+    if (rule->kind == RULE_DELAY) {
       nanosleep(&(struct timespec){.tv_sec = rule->value / 1000, .tv_nsec = rule->value % 1000 * 1000000}, NULL);
     } else {
       injected = (unsigned int)rule->value;
@@ -145,6 +148,21 @@ bool control_enter(const char *name)
     }
   }
   return fail;
+}
+
+unsigned int control_async(const char *kind)
+{
+  pthread_once(&control_once, control_start);
+  unsigned int code = 0;
+  for (size_t i = 0; i < rule_count; i++) {
+    struct rule *rule = &rules[i];
+    if (rule->kind != RULE_ASYNC || strcmp(rule->function, kind) != 0)
+      continue;
+    unsigned long call = atomic_fetch_add_explicit(&rule->calls, 1, memory_order_relaxed) + 1;
+    if (call >= rule->nth)
+      code = (unsigned int)rule->value;
+  }
+  return code;
 }
 
 unsigned int control_injected(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults on demand, delays, and the record of calls: owns SIM_FAIL, SIM_DELAY and SIM_TRACE. Compiled into each
- * of the three libraries (a function lives in one of them, so each counts its own).
+ * Faults on demand, delays, and the record of calls: owns SIM_FAIL, SIM_DELAY, SIM_ASYNC_ERROR and SIM_TRACE. Compiled
+ * into each of the three libraries (a function lives in one of them, so each counts its own).
  */
 #ifndef SYMMSHIM_SIM_CONTROL_H
 #define SYMMSHIM_SIM_CONTROL_H
@@ -18,6 +18,9 @@
 /* Counts the call and sleeps where SIM_DELAY says so. True: fail it with control_injected(). */
 bool control_enter(const char *name);
 unsigned int control_injected(void);
+
+/* Counts work on a communicator of that kind. From the time on that SIM_ASYNC_ERROR names: the code, else 0. */
+unsigned int control_async(const char *kind);
 
 /* Records the call; gives `result` back. */
 unsigned int control_leave(const char *name, unsigned int result, const char *format, ...)

@@ -52,6 +52,14 @@ CUresult gpu_copy_submit(void *dst, const void *src, size_t count, CUstream stre
   return copy_queue(&(struct copy){.dst = dst, .src = src, .count = count}, stream);
 }
 
+/* Both sides are memory that CUDA knows; else as above. */
+CUresult gpu_copy_device(void *dst, const void *src, size_t count, CUstream stream)
+{
+  if (count > 0 && (copy_pageable(dst) || copy_pageable(src)))
+    return CUDA_ERROR_INVALID_VALUE;
+  return gpu_copy_submit(dst, src, count, stream);
+}
+
 CUresult gpu_copy_now(void *dst, const void *src, size_t count)
 {
   CUresult result = gpu_capture_unsafe();

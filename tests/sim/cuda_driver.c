@@ -6,14 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/sim/gpu.h"
+#include "tests/sim/export.h"
 #include "tests/sim/module.h"
-
-/* The call, unless the driver is not ready for it. */
-#define READY(call) (gpu_context_check(false) != CUDA_SUCCESS ? gpu_context_check(false) : (call))
-#define IN_CONTEXT(call) (gpu_context_check(true) != CUDA_SUCCESS ? gpu_context_check(true) : (call))
-
-#define P(value) ((void *)(uintptr_t)(value))
 
 const struct sim_engine *sim_engine(void)
 {
@@ -433,7 +427,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
-  return SIM_CALL(cuStreamWaitEvent, IN_CONTEXT(gpu_event_wait(stream, event)), "%p %p flags=%u", (void *)stream,
+  return SIM_CALL(cuStreamWaitEvent, IN_CONTEXT(gpu_event_wait(stream, event, flags)), "%p %p flags=%u", (void *)stream,
                   (void *)event, flags);
 }
 
@@ -449,29 +443,24 @@ CUresult cuEventDestroy_v2(CUevent event)
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-  return SIM_CALL(cuEventRecord, IN_CONTEXT(gpu_event_record(event, stream)), "%p %p", (void *)event, (void *)stream);
+  return SIM_CALL(cuEventRecord, IN_CONTEXT(gpu_event_record(event, stream, 0)), "%p %p", (void *)event,
+                  (void *)stream);
 }
 
-static CUresult event_synchronize(CUevent event)
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
-  CUresult result = gpu_capture_unsafe();
-  return result == CUDA_SUCCESS ? gpu_event_synchronize(event) : result;
+  return SIM_CALL(cuEventRecordWithFlags, IN_CONTEXT(gpu_event_record(event, stream, flags)), "%p %p flags=%u",
+                  (void *)event, (void *)stream, flags);
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
-  return SIM_CALL(cuEventSynchronize, READY(event_synchronize(event)), "%p", (void *)event);
-}
-
-static CUresult event_query(CUevent event)
-{
-  CUresult result = gpu_capture_unsafe();
-  return result == CUDA_SUCCESS ? gpu_event_query(event) : result;
+  return SIM_CALL(cuEventSynchronize, READY(gpu_event_synchronize(event)), "%p", (void *)event);
 }
 
 CUresult cuEventQuery(CUevent event)
 {
-  return SIM_CALL(cuEventQuery, READY(event_query(event)), "%p", (void *)event);
+  return SIM_CALL(cuEventQuery, READY(gpu_event_query(event)), "%p", (void *)event);
 }
 
 /* Device code */

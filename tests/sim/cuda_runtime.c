@@ -301,7 +301,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
 {
-  return RUNTIME(cudaStreamWaitEvent, engine->event_wait(stream, event), "%p %p flags=%u", (void *)stream,
+  return RUNTIME(cudaStreamWaitEvent, engine->event_wait(stream, event, flags), "%p %p flags=%u", (void *)stream,
                  (void *)event, flags);
 }
 
@@ -365,17 +365,23 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-  return RUNTIME(cudaEventRecord, engine->event_record(event, stream), "%p %p", (void *)event, (void *)stream);
+  return RUNTIME(cudaEventRecord, engine->event_record(event, stream, 0), "%p %p", (void *)event, (void *)stream);
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags)
+{
+  return RUNTIME(cudaEventRecordWithFlags, engine->event_record(event, stream, flags), "%p %p flags=%u", (void *)event,
+                 (void *)stream, flags);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-  return RUNTIME(cudaEventSynchronize, SAFE(engine->event_synchronize(event)), "%p", (void *)event);
+  return RUNTIME(cudaEventSynchronize, engine->event_synchronize(event), "%p", (void *)event);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-  return RUNTIME(cudaEventQuery, SAFE(engine->event_query(event)), "%p", (void *)event);
+  return RUNTIME(cudaEventQuery, engine->event_query(event), "%p", (void *)event);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)

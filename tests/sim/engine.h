@@ -36,6 +36,15 @@ struct sim_memory {
   CUmemGenericAllocationHandle handle; /* mapped memory */
 };
 
+/* What a stream's capture is; all but the status and the id only where it is active. */
+struct sim_capture_info {
+  CUstreamCaptureStatus status;
+  uint64_t id; /* 0: none */
+  CUgraph graph;
+  const CUgraphNode *dependencies;
+  size_t count;
+};
+
 #define SIM_ENGINE(X)                                                                                                  \
   /* context.c */                                                                                                      \
   X(CUresult, context_init, (void))                                                                                    \
@@ -66,6 +75,7 @@ struct sim_memory {
   X(CUresult, vmm_set_access, (uintptr_t base, size_t size, const CUmemAccessDesc *desc, size_t count))                \
   X(CUresult, vmm_export, (int *fd, CUmemGenericAllocationHandle handle))                                              \
   X(CUresult, vmm_import, (CUmemGenericAllocationHandle * handle, int fd))                                             \
+  X(void, vmm_disown, (uintptr_t base))                                                                                \
   X(CUresult, vmm_properties, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))                       \
   /* stream.c */                                                                                                       \
   X(CUresult, stream_create, (CUstream * stream, int device, unsigned int flags))                                      \
@@ -80,8 +90,8 @@ struct sim_memory {
   /* event.c */                                                                                                        \
   X(CUresult, event_create, (CUevent * event, unsigned int flags))                                                     \
   X(CUresult, event_destroy, (CUevent event))                                                                          \
-  X(CUresult, event_record, (CUevent event, CUstream stream))                                                          \
-  X(CUresult, event_wait, (CUstream stream, CUevent event))                                                            \
+  X(CUresult, event_record, (CUevent event, CUstream stream, unsigned int flags))                                      \
+  X(CUresult, event_wait, (CUstream stream, CUevent event, unsigned int flags))                                        \
   X(CUresult, event_synchronize, (CUevent event))                                                                      \
   X(CUresult, event_query, (CUevent event))                                                                            \
   X(CUresult, event_elapsed, (float *ms, CUevent start, CUevent end))                                                  \
@@ -91,12 +101,22 @@ struct sim_memory {
   X(CUresult, capture_status, (CUstream stream, CUstreamCaptureStatus * status))                                       \
   X(CUresult, capture_exchange_mode, (CUstreamCaptureMode * mode))                                                     \
   X(CUresult, capture_unsafe, (void)) /* an error where a capture forbids such calls; that breaks the capture */       \
+  X(CUresult, capture_info, (CUstream stream, struct sim_capture_info * info))                                         \
+  /* graph.c */                                                                                                        \
   X(CUresult, graph_instantiate, (cudaGraphExec_t * exec, cudaGraph_t graph))                                          \
   X(CUresult, graph_launch, (cudaGraphExec_t exec, CUstream stream))                                                   \
   X(CUresult, graph_destroy, (cudaGraph_t graph))                                                                      \
   X(CUresult, graph_exec_destroy, (cudaGraphExec_t exec))                                                              \
+  X(CUresult, graph_retain_object, (cudaGraph_t graph, CUuserObject object, unsigned int count, unsigned int flags))   \
+  X(CUresult, graph_release_object, (cudaGraph_t graph, CUuserObject object, unsigned int count))                      \
+  /* user_object.c */                                                                                                  \
+  X(CUresult, object_create,                                                                                           \
+    (CUuserObject * object, void *data, CUhostFn destroy, unsigned int count, unsigned int flags))                     \
+  X(CUresult, object_retain, (CUuserObject object, unsigned int count))                                                \
+  X(CUresult, object_release, (CUuserObject object, unsigned int count))                                               \
   /* copy.c */                                                                                                         \
   X(CUresult, copy_submit, (void *dst, const void *src, size_t count, CUstream stream))                                \
+  X(CUresult, copy_device, (void *dst, const void *src, size_t count, CUstream stream)) /* no pageable memory */       \
   X(CUresult, copy_now, (void *dst, const void *src, size_t count))                                                    \
   X(CUresult, copy_fill, (void *dst, int value, size_t count, CUstream stream))                                        \
   /* errors.c */                                                                                                       \

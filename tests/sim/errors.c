@@ -26,6 +26,7 @@ static const struct {
      "operation not permitted when stream is capturing"},
     {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated",
      "operation failed due to a previous error during capture"},
+    {CUDA_ERROR_STREAM_CAPTURE_MERGE, "cudaErrorStreamCaptureMerge", "two captures would become one"},
     {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "cudaErrorStreamCaptureUnmatched",
      "the capture was not begun in this stream"},
     {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "cudaErrorStreamCaptureUnjoined",
@@ -34,6 +35,7 @@ static const struct {
      "a dependency would cross the boundary of the capture"},
     {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "cudaErrorStreamCaptureImplicit",
      "a dependency on the legacy stream would disturb the capture"},
+    {CUDA_ERROR_CAPTURED_EVENT, "cudaErrorCapturedEvent", "operation not permitted on an event of a capture"},
 };
 
 const char *gpu_error_name(CUresult error)

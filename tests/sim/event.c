@@ -52,24 +52,41 @@ CUresult gpu_event_destroy(CUevent handle)
   return result;
 }
 
-CUresult gpu_event_record(CUevent handle, CUstream stream_handle)
+/* Inside a capture it becomes a node, and the event itself is recorded when the graph runs. */
+static CUresult event_external(CUevent event, CUstream stream, enum gpu_node_kind kind)
 {
+  return stream->capture ? gpu_capture_add(stream, &(struct gpu_node){.kind = kind, .event = event})
+                         : (CUresult)CUDA_ERROR_ILLEGAL_STATE;
+}
+
+static void event_mark(CUevent event, CUstream stream)
+{
+  event_clear(event);
+  if (stream->capture) {
+    event->capture = stream->capture;
+    gpu_capture_hold(event->capture);
+    gpu_set_copy(&event->capture_set, &stream->capture_set);
+  } else {
+    event->op = gpu_op_hold(gpu_stream_enqueue(stream, NULL, NULL, NULL));
+  }
+}
+
+CUresult gpu_event_record(CUevent handle, CUstream stream_handle, unsigned int flags)
+{
+  if (flags & ~(unsigned int)CU_EVENT_RECORD_EXTERNAL)
+    return CUDA_ERROR_INVALID_VALUE;
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&gpu_lock);
   CUevent event = event_find(handle);
   CUstream stream = gpu_stream_find(stream_handle);
   if (event && stream)
     result = gpu_capture_check_legacy(stream);
-  if (result == CUDA_SUCCESS) {
-    event_clear(event);
-    if (stream->capture) {
-      event->capture = stream->capture;
-      gpu_capture_hold(event->capture);
-      gpu_set_copy(&event->capture_set, &stream->capture_set);
-    } else {
-      event->op = gpu_op_hold(gpu_stream_enqueue(stream, NULL, NULL, NULL));
-    }
-  }
+  if (result == CUDA_SUCCESS && stream->capture && stream->capture->invalid)
+    result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (result == CUDA_SUCCESS && flags & CU_EVENT_RECORD_EXTERNAL)
+    result = event_external(event, stream, GPU_NODE_RECORD);
+  else if (result == CUDA_SUCCESS)
+    event_mark(event, stream);
   pthread_mutex_unlock(&gpu_lock);
   return result;
 }
@@ -77,8 +94,13 @@ CUresult gpu_event_record(CUevent handle, CUstream stream_handle)
 /* A stream that waits for an event of a capture becomes part of that capture. */
 static CUresult event_join(CUstream stream, CUevent event)
 {
-  if (event->capture->ended || (stream->capture && stream->capture != event->capture))
+  if (event->capture->ended)
     return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture && stream->capture != event->capture) {
+    stream->capture->invalid = true;
+    event->capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
   if (stream->legacy) {
     event->capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -91,39 +113,59 @@ static CUresult event_join(CUstream stream, CUevent event)
   return CUDA_SUCCESS;
 }
 
-CUresult gpu_event_wait(CUstream stream_handle, CUevent handle)
+static CUresult event_wait(CUstream stream, CUevent event)
 {
+  if (event->capture)
+    return event_join(stream, event);
+  if (stream->capture) {
+    if (!event->op)
+      return CUDA_SUCCESS;
+    /* An event of the world outside, even one that has happened: the capture cannot depend on it. */
+    stream->capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  CUresult result = gpu_capture_check_legacy(stream);
+  if (result == CUDA_SUCCESS && event->op)
+    gpu_stream_enqueue(stream, NULL, NULL, event->op);
+  return result;
+}
+
+CUresult gpu_event_wait(CUstream stream_handle, CUevent handle, unsigned int flags)
+{
+  if (flags & ~(unsigned int)CU_EVENT_WAIT_EXTERNAL)
+    return CUDA_ERROR_INVALID_VALUE;
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&gpu_lock);
   CUevent event = event_find(handle);
   CUstream stream = gpu_stream_find(stream_handle);
-  if (event && stream) {
-    if (event->capture)
-      result = event_join(stream, event);
-    else if (!stream->capture)
-      result = gpu_capture_check_legacy(stream);
-    else if (event->op) /* an event of the world outside: the capture cannot depend on it */
-      result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    else
-      result = CUDA_SUCCESS;
-    if (result == CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
-      stream->capture->invalid = true;
-    if (result == CUDA_SUCCESS && event->op)
-      gpu_stream_enqueue(stream, NULL, NULL, event->op);
-  }
+  if (event && stream)
+    result = flags & CU_EVENT_WAIT_EXTERNAL ? event_external(event, stream, GPU_NODE_WAIT) : event_wait(stream, event);
   pthread_mutex_unlock(&gpu_lock);
   return result;
 }
 
-/* An event recorded in a capture never happens: asking after it breaks the capture. */
+void gpu_event_replay(CUstream stream, const struct gpu_node *node)
+{
+  CUevent event = event_find(node->event);
+  if (!event)
+    control_die("launch of a graph whose event (%p) was destroyed", (void *)node->event);
+  if (node->kind == GPU_NODE_RECORD)
+    event_mark(event, stream);
+  else if (event->op)
+    gpu_stream_enqueue(stream, NULL, NULL, event->op);
+}
+
+/* An event recorded in a capture never happens: asking after it breaks the capture, whatever its mode. */
 static CUresult event_look(CUevent event)
 {
   if (!event)
     return CUDA_ERROR_INVALID_HANDLE;
   if (!event->capture)
-    return CUDA_SUCCESS;
+    return gpu_capture_unsafe_locked();
+  if (event->capture->ended)
+    return CUDA_ERROR_INVALID_VALUE;
   event->capture->invalid = true;
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 CUresult gpu_event_synchronize(CUevent handle)
@@ -154,7 +196,9 @@ CUresult gpu_event_elapsed(float *ms, CUevent start_handle, CUevent end_handle)
   pthread_mutex_lock(&gpu_lock);
   CUevent start = event_find(start_handle);
   CUevent end = event_find(end_handle);
-  if (start && end && start->op && end->op && !((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)) {
+  if (start && end && (start->capture || end->capture))
+    result = CUDA_ERROR_CAPTURED_EVENT;
+  else if (start && end && start->op && end->op && !((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)) {
     result = start->op->done && end->op->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     const struct timespec *from = &start->op->ended;
     const struct timespec *to = &end->op->ended;

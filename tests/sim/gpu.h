@@ -54,21 +54,39 @@ struct gpu_set {
   size_t count;
 };
 
+enum gpu_node_kind { GPU_NODE_WORK, GPU_NODE_RECORD, GPU_NODE_WAIT };
+
 struct gpu_node {
+  enum gpu_node_kind kind;
   struct gpu_work *work;
   struct sim_chain *chain;
+  CUevent event; /* to record or to wait for, as it is when the graph is launched */
   struct gpu_set needs;
+};
+
+/* The user objects that a graph keeps alive. */
+struct gpu_objects {
+  struct gpu_object_hold *holds;
+  size_t count;
+};
+
+/* A graph, or one that a capture is still writing: that the capture ends, or destroys. */
+struct CUgraph_st {
+  struct CUgraph_st *next; /* in the list of all graphs */
+  struct gpu_node *nodes;
+  size_t count;
+  struct gpu_objects objects;
 };
 
 struct gpu_capture {
   unsigned int refs;
+  uint64_t id;
   CUstreamCaptureMode mode;
   pthread_t owner;
   CUstream origin;
   bool invalid;
   bool ended;
-  struct gpu_node *nodes;
-  size_t count;
+  cudaGraph_t graph;        /* NULL once it has ended */
   struct gpu_capture *next; /* in the list of captures under way */
 };
 
@@ -84,6 +102,7 @@ struct CUstream_st {
   struct gpu_op *last; /* the newest operation, ended or not */
   struct gpu_capture *capture;
   struct gpu_set capture_set;
+  CUgraphNode *handles; /* of capture_set, as the last query gave them */
 };
 
 struct CUevent_st {
@@ -112,7 +131,9 @@ CUstream gpu_stream_list(void);
 /* Queues work after the stream's earlier work, the chain's and `after`; takes a reference of its own. */
 struct gpu_op *gpu_stream_enqueue(CUstream stream, struct gpu_work *work, struct sim_chain *chain,
                                   struct gpu_op *after);
-CUresult gpu_stream_append(CUstream stream, struct gpu_work *work, struct sim_chain *chain);
+CUresult gpu_stream_append(CUstream stream, const struct gpu_node *node);
+/* Starts a thread of the driver's own, which takes none of the host program's signals. */
+void gpu_thread_start(void *(*run)(void *arg), void *arg);
 
 /* Sleeps until the operation has ended; NULL has. */
 void gpu_op_wait(struct gpu_op *op);
@@ -120,11 +141,29 @@ void gpu_op_wait(struct gpu_op *op);
 void gpu_set_copy(struct gpu_set *to, const struct gpu_set *from);
 void gpu_set_join(struct gpu_set *to, const struct gpu_set *from);
 void gpu_set_clear(struct gpu_set *set);
-CUresult gpu_capture_add(CUstream stream, struct gpu_work *work, struct sim_chain *chain);
+CUresult gpu_capture_add(CUstream stream, const struct gpu_node *node);
 void gpu_capture_hold(struct gpu_capture *capture);
 void gpu_capture_release(struct gpu_capture *capture);
+/* When its first stream goes nobody can end it any more. */
+void gpu_capture_abandon(struct gpu_capture *capture);
+CUresult gpu_capture_unsafe_locked(void);
 /* The legacy stream may not be used while a blocking stream of its device is captured: breaks those captures. */
 CUresult gpu_capture_check_legacy(CUstream stream);
+
+cudaGraph_t gpu_graph_new(void);
+void gpu_graph_add(cudaGraph_t graph, const struct gpu_node *node, const struct gpu_set *needs);
+void gpu_graph_free(cudaGraph_t graph);
+cudaGraph_t gpu_graph_find(cudaGraph_t graph);
+
+/* Does what an event's node of a graph says, in a stream that is not captured. */
+void gpu_event_replay(CUstream stream, const struct gpu_node *node);
+
+void gpu_objects_add(struct gpu_objects *objects, CUuserObject object, unsigned int count);
+bool gpu_objects_remove(struct gpu_objects *objects, CUuserObject object, unsigned int count);
+void gpu_objects_copy(struct gpu_objects *to, const struct gpu_objects *from);
+void gpu_objects_clear(struct gpu_objects *objects);
+/* No lock needed: whether this thread is in the callback of a user object, where no call of CUDA's is allowed. */
+bool gpu_object_callback(void);
 
 /* No lock needed: the current context, NULL where this thread has none. */
 CUcontext gpu_context_current(void);
@@ -140,6 +179,7 @@ CUresult gpu_context_pop(CUcontext *context);
 void gpu_memory_lock(void);
 void gpu_memory_unlock(void);
 size_t gpu_memory_total(void);
+void gpu_vmm_sweep(void);                             /* locked: takes back what other processes have let go of */
 bool gpu_memory_take(int device, size_t size);        /* locked */
 void gpu_memory_give(int device, size_t size);        /* locked */
 struct sim_memory *gpu_memory_at(uintptr_t ptr);      /* locked */

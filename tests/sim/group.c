@@ -3,6 +3,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
+
+enum { LATER_NS = 2 * 1000 * 1000 };
 
 /* What runs in one thread. */
 struct lane {
@@ -40,6 +43,8 @@ void group_add(struct group_task *task)
   tail = &task->next;
   if (!task->lane)
     task->lane = task->comm;
+  if (!task->owner)
+    task->owner = task->comm;
   atomic_fetch_add(&task->comm->busy, 1);
   atomic_fetch_add(&task->lane->busy, 1);
 }
@@ -155,14 +160,19 @@ static void tasks_free(struct group_task *tasks)
   }
 }
 
-/* A group of non-blocking communicators is carried out by a thread, whose capture mode is the default one. */
+/*
+ * A group of non-blocking communicators is carried out by a thread, whose capture mode is the default one. It begins
+ * after the call has returned, so what the caller does next on the stream comes before the work. SIM_DELAY and
+ * SIM_FAIL know it as `nonblocking`.
+ */
 static void *tasks_main(void *arg)
 {
   struct group_task *tasks = arg;
+  nanosleep(&(struct timespec){.tv_nsec = LATER_NS}, NULL);
   GPU->context_set_device(tasks->comm->device);
-  ncclResult_t result = tasks_run(tasks);
+  ncclResult_t result = control_enter("nonblocking") ? control_injected() : tasks_run(tasks);
   for (struct group_task *task = tasks; task; task = task->next)
-    atomic_store(&task->comm->state, result);
+    atomic_store(&task->owner->state, result);
   tasks_free(tasks);
   return NULL;
 }
@@ -172,7 +182,7 @@ static ncclResult_t tasks_run_aside(struct group_task *tasks)
   pthread_t thread;
   pthread_attr_t attributes;
   for (struct group_task *task = tasks; task; task = task->next)
-    atomic_store(&task->comm->state, ncclInProgress);
+    atomic_store(&task->owner->state, ncclInProgress);
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   int error = pthread_create(&thread, &attributes, tasks_main, tasks);
@@ -210,15 +220,15 @@ ncclResult_t group_end(void)
   bool blocking = false;
   bool nonblocking = false;
   for (struct group_task *task = tasks; task; task = task->next) {
-    blocking |= task->comm->config.blocking != 0;
-    nonblocking |= task->comm->config.blocking == 0;
+    blocking |= task->owner->config.blocking != 0;
+    nonblocking |= task->owner->config.blocking == 0;
   }
   if (result == ncclSuccess && blocking && nonblocking)
     result = ncclInvalidArgument;
   if (result != ncclSuccess) {
     for (struct group_task *task = tasks; task; task = task->next)
       if (task->phase == GROUP_MAKE)
-        atomic_store(&task->comm->state, result);
+        atomic_store(&task->owner->state, result);
     tasks_free(tasks);
     return result;
   }

@@ -15,8 +15,9 @@ enum group_phase { GROUP_MAKE, GROUP_REGISTER, GROUP_LAUNCH, GROUP_PHASES };
 struct group_task {
   struct group_task *next;
   enum group_phase phase;
-  ncclComm_t comm; /* whose state tells how it went */
-  ncclComm_t lane; /* tasks of one lane and phase run one after the other, other lanes beside them; as a rule comm */
+  ncclComm_t comm;
+  ncclComm_t owner; /* whose state tells how it went, and who says whether to wait for it; as a rule comm */
+  ncclComm_t lane;  /* tasks of one lane and phase run one after the other, other lanes beside them; as a rule comm */
   ncclResult_t (*run)(struct group_task *task);
   /* Sends and receives of one communicator become one piece of work: merges `more` into the task. */
   bool (*merge)(struct group_task *task, struct group_task *more);

@@ -65,14 +65,16 @@ void meet_close(const struct meet_place *place)
   pthread_mutex_unlock(&offers_lock);
 }
 
-ncclResult_t meet_attach(const struct meet_place *place, int nranks, struct shared **shared)
+ncclResult_t meet_attach(const struct meet_place *place, int nranks, struct shared **shared, int *fd)
 {
-  int fd = shared_open_fd(place->pid, place->fd);
-  if (fd < 0)
+  *fd = shared_open_fd(place->pid, place->fd);
+  if (*fd < 0)
     return ncclRemoteError;
-  *shared = shared_attach(fd, place->nonce, nranks);
-  close(fd);
-  return *shared ? ncclSuccess : ncclRemoteError;
+  *shared = shared_attach(*fd, place->nonce, nranks);
+  if (*shared)
+    return ncclSuccess;
+  close(*fd);
+  return ncclRemoteError;
 }
 
 /* FNV-1a. */

@@ -21,7 +21,8 @@ struct meet_place {
 ncclResult_t meet_create(struct meet_place *place);
 /* Every rank has it now; of no effect in a process that did not make it. */
 void meet_close(const struct meet_place *place);
-ncclResult_t meet_attach(const struct meet_place *place, int nranks, struct shared **shared);
+/* Maps it, and gives the descriptor by which this rank can be there. */
+ncclResult_t meet_attach(const struct meet_place *place, int nranks, struct shared **shared, int *fd);
 
 ncclResult_t meet_id_create(ncclUniqueId *id);
 /* Where the ranks of that id meet. */

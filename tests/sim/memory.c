@@ -34,6 +34,7 @@ size_t gpu_memory_total(void)
 
 bool gpu_memory_take(int device, size_t size)
 {
+  gpu_vmm_sweep();
   if (size > gpu_memory_total() - used[device])
     return false;
   used[device] += size;
@@ -193,6 +194,7 @@ CUresult gpu_memory_host_free(void *ptr)
 CUresult gpu_memory_info(int device, size_t *free, size_t *total)
 {
   gpu_memory_lock();
+  gpu_vmm_sweep();
   *total = gpu_memory_total();
   *free = *total - used[device];
   gpu_memory_unlock();

@@ -122,19 +122,9 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *exclude, int count, ncclComm_
                   "comm=%p exclude=%d flags=%d", P(comm), count, flags);
 }
 
-static ncclResult_t finalize(ncclComm_t comm)
-{
-  ncclResult_t result = comm_ready(comm);
-  if (result != ncclSuccess)
-    return result;
-  GPU->chain_wait(comm->chain);
-  comm->finalized = true;
-  return ncclSuccess;
-}
-
 ncclResult_t pncclCommFinalize(ncclComm_t comm)
 {
-  return SIM_CALL(ncclCommFinalize, WITH(comm, ncclCommFinalize, finalize(comm)), "comm=%p", P(comm));
+  return SIM_CALL(ncclCommFinalize, WITH(comm, ncclCommFinalize, comm_finalize(comm)), "comm=%p", P(comm));
 }
 
 /* NULL is nothing to destroy. */
@@ -155,6 +145,17 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int flags)
   return SIM_CALL(ncclCommRevoke,
                   WITH(comm, ncclCommRevoke, flags ? (ncclResult_t)ncclInvalidArgument : comm_revoke(comm)),
                   "comm=%p flags=%d", P(comm), flags);
+}
+
+ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags)
+{
+  return SIM_CALL(ncclCommSuspend, WITH(comm, ncclCommSuspend, comm_suspend(comm, flags)), "comm=%p flags=%d", P(comm),
+                  flags);
+}
+
+ncclResult_t pncclCommResume(ncclComm_t comm)
+{
+  return SIM_CALL(ncclCommResume, WITH(comm, ncclCommResume, comm_resume(comm)), "comm=%p", P(comm));
 }
 
 static ncclResult_t comm_number(ncclComm_t comm, int value, int *out)
@@ -186,7 +187,7 @@ static ncclResult_t async_error(ncclComm_t comm, ncclResult_t *error)
 {
   if (!error)
     return ncclInvalidArgument;
-  *error = atomic_load(&comm->state);
+  *error = comm_state(comm);
   return ncclSuccess;
 }
 
@@ -303,15 +304,29 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 
 /* Work */
 
+/*
+ * The end of a call that is a group of its own where there is none. What is wrong with the call is from then on wrong
+ * with a non-blocking communicator, until something under way on it ends and sets its state anew.
+ */
+static ncclResult_t call_end(ncclComm_t comm, ncclResult_t result)
+{
+  bool state_counts = comm && !comm->config.blocking && !atomic_load(&comm->revoked);
+  if (state_counts && result != ncclSuccess)
+    atomic_store(&comm->state, result);
+  group_fail(result);
+  ncclResult_t ended = group_end();
+  if (state_counts)
+    return comm_state(comm);
+  return result == ncclSuccess ? ended : result;
+}
+
 static ncclResult_t enqueue(const struct operation *call)
 {
   ncclResult_t result = comm_check(call->comm, operation_name(call->function));
   group_start();
   if (result == ncclSuccess)
     result = operation_add(call);
-  group_fail(result);
-  ncclResult_t ended = group_end();
-  return result == ncclSuccess ? ended : result;
+  return call_end(call->comm, result);
 }
 
 ncclResult_t pncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
@@ -447,9 +462,7 @@ static ncclResult_t transfer(ncclComm_t comm, bool send, void *data, size_t coun
   group_start();
   if (result == ncclSuccess)
     result = p2p_add(comm, send, data, count, type, peer, stream);
-  group_fail(result);
-  ncclResult_t ended = group_end();
-  return result == ncclSuccess ? ended : result;
+  return call_end(comm, result);
 }
 
 ncclResult_t pncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

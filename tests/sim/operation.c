@@ -52,6 +52,8 @@ static void operation_run(void *arg)
   struct operation op = *(const struct operation *)arg;
   if (comm_check(op.comm, "work that was still queued, or in a graph") != ncclSuccess)
     return;
+  if (op.comm->suspended)
+    control_die("work on a suspended communicator (%p), whose memory is not there", (void *)op.comm);
   if (op.scalar_pointer)
     memcpy(op.scalar, op.scalar_pointer, numeric_size(op.type));
   if (op.symmetric)
@@ -75,6 +77,12 @@ static ncclResult_t operation_launch(struct group_task *task)
   *op = ((struct operation_task *)task)->op;
   symmetric_choose(op, task->siblings == 1);
   operation_note(op);
+  comm_count_launch(op->comm);
+  ncclResult_t persisted = comm_persist(op->comm, op->stream);
+  if (persisted != ncclSuccess) {
+    free(op);
+    return persisted;
+  }
   const struct sim_work work = {.run = operation_run, .drop = free, .arg = op};
   CUresult result = GPU->stream_submit(op->stream, &work, op->comm->chain);
   return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
@@ -84,7 +92,7 @@ ncclResult_t operation_add(const struct operation *call)
 {
   ncclComm_t comm = call->comm;
   struct operation op = *call;
-  ncclResult_t result = comm_ready(comm);
+  ncclResult_t result = atomic_load(&comm->revoked) ? (ncclResult_t)ncclInvalidUsage : comm_ready(comm);
   if (result != ncclSuccess)
     return result;
   if (op.root < 0 || op.root >= comm->nranks || numeric_size(op.type) == 0)

@@ -94,7 +94,7 @@ static void transfers_run(void *arg)
   struct transfer *items = memcpy(malloc(size), transfers->items, size);
   bool left = true;
   unsigned int tries = 0;
-  while (left && !atomic_load(&comm->abort) && !atomic_load(&comm->revoked)) {
+  while (left && !atomic_load(&comm->abort) && !atomic_load(&comm->interrupt)) {
     if (transfers_step(transfers, items, &left))
       tries = 0;
     else if (left)
@@ -109,8 +109,8 @@ static void stream_follow(CUstream later, CUstream earlier)
   CUevent event;
   if (later == earlier || GPU->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
     return;
-  GPU->event_record(event, earlier);
-  GPU->event_wait(later, event);
+  GPU->event_record(event, earlier, 0);
+  GPU->event_wait(later, event, 0);
   GPU->event_destroy(event);
 }
 
@@ -125,6 +125,12 @@ static ncclResult_t p2p_launch(struct group_task *task)
     stream_follow(stream, transfers->items[i].stream);
   control_note("[Plain] SendRecv transfers=%zu comm=%p rank=%d stream=%p", count, (void *)task->comm, task->comm->rank,
                (void *)stream);
+  comm_count_launch(task->comm);
+  ncclResult_t persisted = comm_persist(task->comm, stream);
+  if (persisted != ncclSuccess) {
+    transfers_free(transfers);
+    return persisted;
+  }
   const struct sim_work work = {.run = transfers_run, .drop = transfers_free, .arg = transfers};
   CUstream *others = malloc(count * sizeof(*others));
   for (size_t i = 0; i < count; i++)
@@ -154,7 +160,7 @@ static void p2p_discard(struct group_task *task)
 ncclResult_t p2p_add(ncclComm_t comm, bool send, void *data, size_t count, ncclDataType_t type, int peer,
                      CUstream stream)
 {
-  ncclResult_t result = comm_ready(comm);
+  ncclResult_t result = atomic_load(&comm->revoked) ? (ncclResult_t)ncclInvalidUsage : comm_ready(comm);
   if (result != ncclSuccess)
     return result;
   if (peer < 0 || peer >= comm->nranks || numeric_size(type) == 0)

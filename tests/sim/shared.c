@@ -75,6 +75,18 @@ void shared_detach(struct shared *shared, int nranks)
   munmap(shared, shared_size(nranks));
 }
 
+bool shared_enter(struct shared *shared, int fd, int rank)
+{
+  struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+  return fcntl(fd, F_OFD_SETLK, &lock) == 0 && atomic_exchange(&shared->ranks[rank].claimed, 1U) == 0;
+}
+
+bool shared_lost(struct shared *shared, int fd, int rank)
+{
+  struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
+  return atomic_load(&shared->ranks[rank].claimed) && fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
 unsigned char *shared_slot(struct shared *shared, int nranks, int rank, unsigned int chunk)
 {
   return (unsigned char *)shared + head_size(nranks) + ((size_t)rank * 2 + chunk % 2) * SHARED_SLOT_BYTES;
@@ -96,44 +108,104 @@ void shared_post(atomic_uint *counter, unsigned int value)
 
 static bool abort_raised(struct shared_abort abort)
 {
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < SHARED_FLAGS; i++)
     if (abort.flag[i] && atomic_load(abort.flag[i]))
       return true;
   return false;
 }
 
-bool shared_wait(atomic_uint *counter, unsigned int value, struct shared_abort abort)
+static bool reached(atomic_uint *counter, unsigned int value, unsigned int *now)
 {
-  for (unsigned int tries = 0;; tries++) {
-    unsigned int now = atomic_load_explicit(counter, memory_order_acquire);
-    if ((int)(now - value) >= 0)
-      return true;
-    if (abort_raised(abort))
-      return false;
-    if (tries < YIELDS)
-      sched_yield();
-    else
-      syscall(SYS_futex, counter, FUTEX_WAIT, now, &(struct timespec){.tv_nsec = POLL_NS}, NULL, 0);
-  }
+  *now = atomic_load_explicit(counter, memory_order_acquire);
+  return (int)(*now - value) >= 0;
 }
 
-bool shared_gather(struct shared *shared, enum shared_channel channel, unsigned int count, const int *members,
-                   int nmembers, int rank, const void *own, void *all, size_t size, struct shared_abort abort)
+/* A little at first, then until something happens to the counter or a while has passed. */
+static void counter_sleep(atomic_uint *counter, unsigned int now, unsigned int tries)
 {
-  for (int i = 0; i < nmembers; i++)
-    if (!shared_wait(&shared->ranks[members[i]].boot[channel].sequence, 2 * count, abort))
+  if (tries < YIELDS)
+    sched_yield();
+  else
+    syscall(SYS_futex, counter, FUTEX_WAIT, now, &(struct timespec){.tv_nsec = POLL_NS}, NULL, 0);
+}
+
+bool shared_wait(atomic_uint *counter, unsigned int value, struct shared_abort abort)
+{
+  unsigned int now;
+  for (unsigned int tries = 0; !reached(counter, value, &now); tries++) {
+    if (abort_raised(abort))
       return false;
-  if (size > 0)
-    memcpy(shared->ranks[rank].boot[channel].data, own, size);
-  shared_post(&shared->ranks[rank].boot[channel].sequence, 2 * count + 1);
-  for (int i = 0; i < nmembers; i++) {
-    if (!shared_wait(&shared->ranks[members[i]].boot[channel].sequence, 2 * count + 1, abort))
-      return false;
-    if (size > 0)
-      memcpy((unsigned char *)all + (size_t)i * size, shared->ranks[members[i]].boot[channel].data, size);
+    counter_sleep(counter, now, tries);
   }
-  shared_post(&shared->ranks[rank].boot[channel].sequence, 2 * count + 2);
   return true;
+}
+
+/* The member that is so many places further. */
+static bool neighbour_lost(const struct shared_party *party, int distance)
+{
+  int self = 0;
+  while (party->members[self] != party->rank)
+    self++;
+  int other = party->members[(self + distance + party->nmembers) % party->nmembers];
+  return other != party->rank && shared_lost(party->shared, party->presence, other);
+}
+
+static enum shared_end member_wait(const struct shared_party *party, int member, unsigned int value)
+{
+  atomic_uint *counter = &party->shared->ranks[member].boot[party->channel].sequence;
+  unsigned int now;
+  for (unsigned int tries = 0; !reached(counter, value, &now); tries++) {
+    if (abort_raised(party->abort))
+      return SHARED_ABORTED;
+    /* What a rank did before it went counts. */
+    if (party->links == SHARED_RING && tries >= YIELDS && (neighbour_lost(party, 1) || neighbour_lost(party, -1)))
+      return reached(counter, value, &now) ? SHARED_DONE : SHARED_LOST;
+    counter_sleep(counter, now, tries);
+  }
+  return SHARED_DONE;
+}
+
+static double clock_seconds(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* A port that is closed is tried again and again. */
+static enum shared_end next_connect(const struct shared_party *party)
+{
+  double start = clock_seconds();
+  while (party->links == SHARED_CONNECT && neighbour_lost(party, 1)) {
+    if (abort_raised(party->abort))
+      return SHARED_ABORTED;
+    if (clock_seconds() - start > party->patience)
+      return SHARED_LOST;
+    nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+  }
+  return SHARED_DONE;
+}
+
+enum shared_end shared_gather(const struct shared_party *party, const void *own, void *all, size_t size)
+{
+  struct shared_rank *ranks = party->shared->ranks;
+  unsigned int turn = 2 * party->count;
+  enum shared_end end = next_connect(party);
+  for (int i = 0; i < party->nmembers && end == SHARED_DONE; i++)
+    end = member_wait(party, party->members[i], turn);
+  if (end != SHARED_DONE)
+    return end;
+  if (size > 0)
+    memcpy(ranks[party->rank].boot[party->channel].data, own, size);
+  shared_post(&ranks[party->rank].boot[party->channel].sequence, turn + 1);
+  for (int i = 0; i < party->nmembers && end == SHARED_DONE; i++) {
+    end = member_wait(party, party->members[i], turn + 1);
+    if (end == SHARED_DONE && size > 0)
+      memcpy((unsigned char *)all + (size_t)i * size, ranks[party->members[i]].boot[party->channel].data, size);
+  }
+  if (end == SHARED_DONE)
+    shared_post(&ranks[party->rank].boot[party->channel].sequence, turn + 2);
+  return end;
 }
 
 void shared_pause(unsigned int *tries)

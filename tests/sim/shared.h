@@ -55,10 +55,14 @@ struct shared {
   struct shared_rank ranks[];
 };
 
-/* Up to two flags that end a wait; NULL flags are never raised. */
+/* Flags that end a wait; NULL flags are never raised. */
+enum { SHARED_FLAGS = 3 };
 struct shared_abort {
-  const atomic_bool *flag[2];
+  const atomic_bool *flag[SHARED_FLAGS];
 };
+
+/* How a wait for other ranks ended; lost: a rank has closed its end of a connection, or died. */
+enum shared_end { SHARED_DONE, SHARED_ABORTED, SHARED_LOST };
 
 /* A new one: a memfd, or -1. */
 int shared_create(uint64_t nonce);
@@ -66,6 +70,14 @@ int shared_create(uint64_t nonce);
 /* Maps what the descriptor holds. NULL: it is not such memory, or was made for another number of ranks. */
 struct shared *shared_attach(int fd, uint64_t nonce, int nranks);
 void shared_detach(struct shared *shared, int nranks);
+
+/*
+ * This rank is there: a lock of the descriptor, which the kernel takes away when the last process that has it open
+ * ends; as with a socket that a forked child has inherited, a child keeps it. False: another has this rank.
+ */
+bool shared_enter(struct shared *shared, int fd, int rank);
+/* Whether a rank that was there has closed its descriptor, or died. */
+bool shared_lost(struct shared *shared, int fd, int rank);
 
 /* Opens a descriptor of another process. */
 int shared_open_fd(int pid, int fd);
@@ -80,11 +92,30 @@ void shared_post(atomic_uint *counter, unsigned int value);
 bool shared_wait(atomic_uint *counter, unsigned int value, struct shared_abort abort);
 
 /*
- * Every rank in `members` gives `size` bytes and gets all of them, in the order of `members`. `count` is how
- * often this rank has been here before. False: a flag was raised.
+ * How the ranks of a meeting are connected, which decides what they learn of each other (bootstrap.cc, 2.28.9 to
+ * 2.30.7). In the ring each has had a socket to either neighbour from the beginning, and sees it close. Else each
+ * first connects to the next one, which it gives up after `patience` if that has closed its port, and then waits to
+ * be connected by the one before, of whose end nothing ever tells it.
  */
-bool shared_gather(struct shared *shared, enum shared_channel channel, unsigned int count, const int *members,
-                   int nmembers, int rank, const void *own, void *all, size_t size, struct shared_abort abort);
+enum shared_links { SHARED_RING, SHARED_CONNECT };
+
+/*
+ * Every rank in `members` gives `size` bytes and gets all of them, in the order of `members`. `count` is how
+ * often this rank has been here before.
+ */
+struct shared_party {
+  struct shared *shared;
+  int presence; /* the descriptor of shared_enter */
+  enum shared_links links;
+  double patience; /* seconds */
+  enum shared_channel channel;
+  unsigned int count;
+  const int *members;
+  int nmembers;
+  int rank;
+  struct shared_abort abort;
+};
+enum shared_end shared_gather(const struct shared_party *party, const void *own, void *all, size_t size);
 
 /* Sleeps a little longer each time; for waits on several things at once. */
 void shared_pause(unsigned int *tries);

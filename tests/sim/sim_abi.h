@@ -34,15 +34,21 @@
 #define CUDA_ERROR_NOT_PERMITTED 800
 #define CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED 900
 #define CUDA_ERROR_STREAM_CAPTURE_INVALIDATED 901
+#define CUDA_ERROR_STREAM_CAPTURE_MERGE 902
 #define CUDA_ERROR_STREAM_CAPTURE_UNMATCHED 903
 #define CUDA_ERROR_STREAM_CAPTURE_UNJOINED 904
 #define CUDA_ERROR_STREAM_CAPTURE_ISOLATION 905
 #define CUDA_ERROR_STREAM_CAPTURE_IMPLICIT 906
+#define CUDA_ERROR_CAPTURED_EVENT 907
 #define CU_STREAM_CAPTURE_STATUS_ACTIVE 1
 #define CU_STREAM_CAPTURE_STATUS_INVALIDATED 2
 #define CU_STREAM_CAPTURE_MODE_GLOBAL 0
 #define CU_STREAM_CAPTURE_MODE_THREAD_LOCAL 1
 #define CU_STREAM_NON_BLOCKING 1
+#define CU_EVENT_RECORD_EXTERNAL 1
+#define CU_EVENT_WAIT_EXTERNAL 1
+#define CU_USER_OBJECT_NO_DESTRUCTOR_SYNC 1
+#define CU_GRAPH_USER_OBJECT_MOVE 1
 #define CU_MEM_ACCESS_FLAGS_PROT_READ 1
 #define CU_POINTER_ATTRIBUTE_CONTEXT 1
 #define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
@@ -59,7 +65,8 @@
 
 typedef unsigned int cudaMemcpyKind;
 typedef CUevent cudaEvent_t;
-typedef struct CUgraph_st *cudaGraph_t;
+typedef CUgraph cudaGraph_t;
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUgraphExec_st *cudaGraphExec_t;
 typedef void (*cudaHostFn_t)(void *arg);
 
@@ -117,6 +124,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -150,7 +158,13 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
   X(cuStreamDestroy_v2, (CUstream stream))                                                                             \
   X(cuStreamSynchronize, (CUstream stream))                                                                            \
   X(cuStreamQuery, (CUstream stream))                                                                                  \
-  X(cuEventQuery, (CUevent event))                                                                                     \
+  X(cuStreamGetCaptureInfo_v3, (CUstream stream, CUstreamCaptureStatus * status, uint64_t * id, CUgraph * graph,       \
+                                const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count))       \
+  X(cuGraphReleaseUserObject, (CUgraph graph, CUuserObject object, unsigned int count))                                \
+  X(cuUserObjectRetain, (CUuserObject object, unsigned int count))                                                     \
+  X(cuGraphDestroy, (CUgraph graph))                                                                                   \
+  X(cuGraphExecDestroy, (cudaGraphExec_t exec))                                                                        \
+  X(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t count, CUstream stream))                           \
   X(cuGetErrorString, (CUresult error, const char **text))                                                             \
   X(cuGetErrorName, (CUresult error, const char **name))
 
@@ -176,6 +190,8 @@ int sim_is_simulation(void);
   X(CommFinalize, (ncclComm_t comm))                                                                                   \
   X(CommDestroy, (ncclComm_t comm))                                                                                    \
   X(CommAbort, (ncclComm_t comm))                                                                                      \
+  X(CommSuspend, (ncclComm_t comm, int flags))                                                                         \
+  X(CommResume, (ncclComm_t comm))                                                                                     \
   X(CommRevoke, (ncclComm_t comm, int flags))                                                                          \
   X(CommCount, (const ncclComm_t comm, int *count))                                                                    \
   X(CommUserRank, (const ncclComm_t comm, int *rank))                                                                  \

@@ -6,25 +6,27 @@
 
 #include "tests/sim/module.h"
 
-void symmshim_scale_bf16(void *data, unsigned long long count, float factor);
-void symmshim_scale_fp32(void *data, unsigned long long count, float factor);
+#define SCALE_KERNELS(X) X(bf16) X(fp16) X(fp32)
+
+#define SCALE_PROTOTYPE(type)                                                                                          \
+  void symmshim_scale_##type(void *to, const void *from, unsigned long long count, float factor);
+SCALE_KERNELS(SCALE_PROTOTYPE)
 
 #include "shim/kernels/scale.cu"
 
-static void run_scale_bf16(void *const *params)
-{
-  symmshim_scale_bf16(*(void **)params[0], *(unsigned long long *)params[1], *(float *)params[2]);
-}
+#define SCALE_RUN(type)                                                                                                \
+  static void run_scale_##type(void *const *params)                                                                    \
+  {                                                                                                                    \
+    symmshim_scale_##type(*(void **)params[0], *(const void **)params[1], *(unsigned long long *)params[2],            \
+                          *(float *)params[3]);                                                                        \
+  }
+SCALE_KERNELS(SCALE_RUN)
 
-static void run_scale_fp32(void *const *params)
-{
-  symmshim_scale_fp32(*(void **)params[0], *(unsigned long long *)params[1], *(float *)params[2]);
-}
-
-static const struct sim_kernel kernels[] = {
-    {"symmshim_scale_bf16", {sizeof(void *), sizeof(unsigned long long), sizeof(float)}, run_scale_bf16},
-    {"symmshim_scale_fp32", {sizeof(void *), sizeof(unsigned long long), sizeof(float)}, run_scale_fp32},
-};
+#define SCALE_ROW(type)                                                                                                \
+  {"symmshim_scale_" #type,                                                                                            \
+   {sizeof(void *), sizeof(const void *), sizeof(unsigned long long), sizeof(float)},                                  \
+   run_scale_##type},
+static const struct sim_kernel kernels[] = {SCALE_KERNELS(SCALE_ROW)};
 
 const struct sim_kernel *sim_kernel_find(const char *name)
 {

@@ -109,11 +109,8 @@ static void *stream_main(void *arg)
 }
 
 /* The host program's signal handlers must not run on our thread; faults must. */
-static void stream_start(CUstream stream)
+void gpu_thread_start(void *(*run)(void *arg), void *arg)
 {
-  if (stream->started)
-    return;
-  stream->started = true;
   sigset_t block;
   sigset_t before;
   sigfillset(&block);
@@ -127,10 +124,17 @@ static void stream_start(CUstream stream)
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
-  if (pthread_create(&thread, &attributes, stream_main, stream) != 0)
-    control_die("cannot start a stream's thread");
+  if (pthread_create(&thread, &attributes, run, arg) != 0)
+    control_die("cannot start a thread of the driver's");
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void stream_start(CUstream stream)
+{
+  if (!stream->started)
+    gpu_thread_start(stream_main, stream);
+  stream->started = true;
 }
 
 static CUstream stream_new(int device, unsigned int flags)
@@ -210,14 +214,14 @@ struct gpu_op *gpu_stream_enqueue(CUstream stream, struct gpu_work *work, struct
   return op;
 }
 
-CUresult gpu_stream_append(CUstream stream, struct gpu_work *work, struct sim_chain *chain)
+CUresult gpu_stream_append(CUstream stream, const struct gpu_node *node)
 {
   CUresult result = gpu_capture_check_legacy(stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (stream->capture)
-    return gpu_capture_add(stream, work, chain);
-  gpu_stream_enqueue(stream, work, chain, NULL);
+    return gpu_capture_add(stream, node);
+  gpu_stream_enqueue(stream, node->work, node->chain, NULL);
   return CUDA_SUCCESS;
 }
 
@@ -226,7 +230,8 @@ CUresult gpu_stream_submit(CUstream handle, const struct sim_work *new, struct s
   pthread_mutex_lock(&gpu_lock);
   struct gpu_work *work = gpu_work_create(new);
   CUstream stream = gpu_stream_find(handle);
-  CUresult result = stream ? gpu_stream_append(stream, work, chain) : (CUresult)CUDA_ERROR_INVALID_HANDLE;
+  const struct gpu_node node = {.work = work, .chain = chain};
+  CUresult result = stream ? gpu_stream_append(stream, &node) : (CUresult)CUDA_ERROR_INVALID_HANDLE;
   gpu_work_release(work);
   pthread_mutex_unlock(&gpu_lock);
   return result;
@@ -255,8 +260,11 @@ CUresult gpu_stream_destroy(CUstream handle)
     *at = stream->next;
     if (stream->capture) {
       stream->capture->invalid = true;
+      if (stream->capture->origin == stream)
+        gpu_capture_abandon(stream->capture);
       gpu_capture_release(stream->capture);
       gpu_set_clear(&stream->capture_set);
+      free(stream->handles);
       stream->capture = NULL;
     }
     stream->closing = true;

@@ -15,6 +15,7 @@ enum {
   VERSION_ONE_SIDE = 22902,
   VERSION_KERNELS_POLL_ABORT = 22900,
   VERSION_NATIVE_AVERAGE = 23003,
+  VERSION_RING_FIRST = 23003,
   VERSION_RELAXED_CAPTURE = 23007,
   VERSION_NO_ALL_REDUCE_AVERAGE = 23007, /* the last one of which that is known */
 };
@@ -32,9 +33,13 @@ struct symmetric_memory {
   unsigned int refs;
 };
 
-/* One allocation of one rank in the flat range. Outlives the window: only its owner can take its memory out. */
+/*
+ * One allocation of one rank in the flat range. Outlives the window: only its owner can take its memory out of what
+ * NVLS kernels see. But the window's end is the end of this rank's claim to the peers' memory.
+ */
 struct symmetric_view {
   struct symmetric_view *next;
+  const struct symmetric_memory *memory; /* this rank's, with which it was registered */
   uintptr_t base;
   size_t size;
 };
@@ -131,10 +136,10 @@ static CUresult view_map(ncclComm_t comm, uintptr_t base, size_t size, CUmemGene
   return result == CUDA_SUCCESS ? GPU->vmm_set_access(base, size, &access, 1) : result;
 }
 
-static void view_add(ncclComm_t comm, uintptr_t base, size_t size)
+static void view_add(ncclComm_t comm, const struct symmetric_memory *memory, uintptr_t base)
 {
   struct symmetric_view *view = malloc(sizeof(*view));
-  *view = (struct symmetric_view){.next = comm->symmetric.views, .base = base, .size = size};
+  *view = (struct symmetric_view){.next = comm->symmetric.views, .memory = memory, .base = base, .size = memory->size};
   comm->symmetric.views = view;
 }
 
@@ -166,6 +171,12 @@ static void orphan_add(ncclComm_t comm, int fd)
   symmetric->orphans[symmetric->orphan_count++] = fd;
 }
 
+/* From 2.30.3 on new memory begins with a gather in the ring. */
+static enum shared_links first_links(void)
+{
+  return nccl_version() >= VERSION_RING_FIRST ? SHARED_RING : SHARED_CONNECT;
+}
+
 /* Collective. A rank that fails here leaves at once, and the others wait for it in the second gather. */
 static ncclResult_t memory_map_all(ncclComm_t comm, const struct symmetric_memory *memory)
 {
@@ -173,14 +184,14 @@ static ncclResult_t memory_map_all(ncclComm_t comm, const struct symmetric_memor
   struct segment all[SHARED_MAX_RANKS];
   if (GPU->vmm_export(&own.fd, memory->handle) != CUDA_SUCCESS)
     own.fd = -1;
-  ncclResult_t result = comm_gather(comm, &own, all, sizeof(own)) ? ncclSuccess : ncclInternalError;
+  ncclResult_t result = comm_gather(comm, first_links(), &own, all, sizeof(own));
   for (int r = 0; r < comm->nranks && result == ncclSuccess; r++)
     result = peer_map(comm, memory, r, &all[r]);
-  if (result == ncclSuccess && !comm_gather(comm, NULL, NULL, 0))
-    result = ncclInternalError;
+  if (result == ncclSuccess)
+    result = comm_gather(comm, SHARED_CONNECT, NULL, NULL, 0);
   /* As in NCCL, what was mapped before a failure stays in the way: the next registration there fails too. */
   for (int r = 0; r < comm->nranks && result == ncclSuccess; r++)
-    view_add(comm, peer_base(comm, r, all[r].offset), memory->size);
+    view_add(comm, memory, peer_base(comm, r, all[r].offset));
   if (own.fd >= 0 && result == ncclSuccess)
     close(own.fd);
   else if (own.fd >= 0)
@@ -224,6 +235,11 @@ static void memory_drop(ncclComm_t comm, struct symmetric_memory *memory)
   if (--memory->refs > 0)
     return;
   view_clear(comm, peer_base(comm, comm->rank, memory->offset), memory->size);
+  for (struct symmetric_view *view = comm->symmetric.views; view; view = view->next)
+    if (view->memory == memory) {
+      GPU->vmm_disown(view->base);
+      view->memory = NULL;
+    }
   space_give(comm, memory);
   GPU->vmm_release(memory->handle);
   free(memory);
@@ -258,8 +274,9 @@ static ncclResult_t window_make(ncclComm_t comm, uintptr_t base, size_t size, in
   struct symmetric_memory *memory;
   if (flags & NCCL_WIN_COLL_SYMMETRIC && !comm->symmetric.started) {
     /* The first window makes the barriers of the symmetric kernels, on all ranks together. */
-    if (!comm_gather(comm, NULL, NULL, 0))
-      return ncclInternalError;
+    ncclResult_t met = comm_gather(comm, first_links(), NULL, NULL, 0);
+    if (met != ncclSuccess)
+      return met;
     comm->symmetric.started = true;
   }
   if (!GPU->memory_find((void *)base, &found))
@@ -281,7 +298,7 @@ static ncclResult_t window_make(ncclComm_t comm, uintptr_t base, size_t size, in
   /* From 2.28 on a window is described in device memory, and its handle points there. */
   (*out)->handle = (void *)(peer_base(comm, comm->rank, memory->offset) + (base - found.base));
   window_add(comm, *out);
-  return comm_gather(comm, NULL, NULL, 0) ? ncclSuccess : ncclInternalError;
+  return comm_gather(comm, SHARED_CONNECT, NULL, NULL, 0);
 }
 
 ncclResult_t symmetric_register(ncclComm_t comm, void *ptr, size_t size, int flags, ncclWindow_t *out)

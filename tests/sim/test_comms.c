@@ -68,31 +68,29 @@ static void split_absent(void)
   CHECK_OK(ncclCommSplit(job.comm, 0, 0, &child, NULL));
 }
 
-/* SIM_FAIL=ncclCommSplit:1@rank1: the others hang, until the child that they are making is aborted from outside. */
-static ncclComm_t child_made;
-
-static void *abort_main(void *unused)
+/* SIM_FAIL=ncclCommSplit:1@rank1: the others wait for it, until the parent is aborted from outside. */
+static void *abort_main(void *parent)
 {
-  (void)unused;
-  while (!__atomic_load_n(&child_made, __ATOMIC_ACQUIRE))
-    nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
   nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
-  CHECK_OK(ncclCommAbort(child_made));
+  CHECK_OK(ncclCommAbort(parent));
   return NULL;
 }
 
 static void split_failing(void)
 {
   struct job job = job_start();
-  ncclComm_t child;
+  ncclComm_t child = NULL;
+  pthread_t thread;
   if (job.rank == 1) {
     CHECK_IS(ncclCommSplit(job.comm, 0, 0, &child, NULL), ncclSystemError);
-    return;
+  } else {
+    CHECK_OK(pthread_create(&thread, NULL, abort_main, job.comm));
+    CHECK(ncclCommSplit(job.comm, 0, 0, &child, NULL) != ncclSuccess);
+    CHECK_OK(pthread_join(thread, NULL));
+    CHECK(child != NULL);
+    CHECK_OK(ncclCommAbort(child));
   }
-  pthread_t thread;
-  CHECK_OK(pthread_create(&thread, NULL, abort_main, NULL));
-  CHECK(ncclCommSplit(job.comm, 0, 0, &child_made, NULL) != ncclSuccess);
-  CHECK_OK(pthread_join(thread, NULL));
+  sim_bootstrap_barrier("over");
 }
 
 static void shrink(void)
@@ -156,9 +154,8 @@ static void nonblocking_child(void)
   ncclComm_t child;
   ncclResult_t state = ncclInProgress;
   config.blocking = 0;
-  CHECK_IS(ncclCommSplit(job.comm, 0, 0, &child, &config), ncclInProgress);
-  while (state == ncclInProgress)
-    CHECK_OK(ncclCommGetAsyncError(child, &state));
+  CHECK_OK(ncclCommSplit(job.comm, 0, 0, &child, &config)); /* the parent's kind decides */
+  CHECK_OK(ncclCommGetAsyncError(child, &state));
   CHECK_OK(state);
   float *data = ones();
   ncclResult_t result = ncclAllReduce(data, data, COUNT, ncclFloat32, ncclSum, child, job.stream);
@@ -262,21 +259,6 @@ static void dead_use(void)
   CHECK_OK(ncclAllReduce(data, data, COUNT, ncclFloat32, ncclSum, job.comm, job.stream));
 }
 
-static void dead_graph(void)
-{
-  struct job job = job_start();
-  float *data = ones();
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  CHECK_OK(cudaStreamBeginCapture(job.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  CHECK_OK(ncclAllReduce(data, data, COUNT, ncclFloat32, ncclSum, job.comm, job.stream));
-  CHECK_OK(cudaStreamEndCapture(job.stream, &graph));
-  CHECK_OK(cudaGraphInstantiate(&exec, graph, 0));
-  CHECK_OK(ncclCommAbort(job.comm));
-  CHECK_OK(cudaGraphLaunch(exec, job.stream));
-  CHECK_OK(cudaStreamSynchronize(job.stream));
-}
-
 /* SIM_COMM_MEMORY: communicators cost device memory, and give it back. */
 static void memory(void)
 {
@@ -350,7 +332,6 @@ int main(int argc, char **argv)
       {"scalable", scalable},
       {"abort-plain", abort_plain},
       {"dead-use", dead_use},
-      {"dead-graph", dead_graph},
       {"memory", memory},
       {"through-plt", through_plt},
       {"delayed", delayed},

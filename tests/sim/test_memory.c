@@ -283,6 +283,44 @@ static void test_vmm_export(void **state)
                    CUDA_ERROR_INVALID_VALUE);
 }
 
+static size_t free_of_device(void)
+{
+  size_t free;
+  size_t total;
+  assert_ok(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+/* SIM_DEVICE_MEMORY is 64M here. A descriptor and an import keep the memory from its device until they go. */
+static void test_vmm_shared(void **state)
+{
+  unused(state);
+  CUmemGenericAllocationHandle handles[2];
+  CUmemGenericAllocationHandle imported;
+  CUmemAllocationProp prop = prop_of(0);
+  const unsigned int type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  const size_t size = 40 * MIB;
+  int fds[2];
+  size_t before = free_of_device();
+  assert_ok(cuMemCreate(&handles[0], size, &prop, 0));
+  assert_ok(cuMemExportToShareableHandle(&fds[0], handles[0], type, 0));
+  assert_ok(cuMemExportToShareableHandle(&fds[1], handles[0], type, 0));
+  assert_ok(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fds[0], type));
+  assert_ok(cuMemRelease(handles[0]));
+  close(fds[0]);
+  assert_int_equal(before - free_of_device(), size);
+  close(fds[1]);
+  assert_int_equal(before - free_of_device(), size);
+  assert_int_equal(cuMemCreate(&handles[1], size, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  assert_ok(cuMemRelease(imported));
+  assert_ok(cuMemCreate(&handles[1], size, &prop, 0));
+  assert_ok(cuMemExportToShareableHandle(&fds[0], handles[1], type, 0));
+  assert_ok(cuMemRelease(handles[1]));
+  assert_int_equal(before - free_of_device(), size);
+  close(fds[0]);
+  assert_int_equal(free_of_device(), before);
+}
+
 static void test_peer_copies(void **state)
 {
   unused(state);
@@ -424,12 +462,13 @@ int main(void)
   };
   const char *child = getenv("SIM_TEST_CHILD");
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_context),    cmocka_unit_test(test_unmap_does_not_wait),
-      cmocka_unit_test(test_faults),     cmocka_unit_test(test_free_waits),
-      cmocka_unit_test(test_last_error), cmocka_unit_test(test_vmm_rules),
-      cmocka_unit_test(test_vmm_export), cmocka_unit_test(test_peer_copies),
-      cmocka_unit_test(test_memory_cap), cmocka_unit_test(test_fork),
-      cmocka_unit_test(test_fail),       cmocka_unit_test(test_exports),
+      cmocka_unit_test(test_context),     cmocka_unit_test(test_unmap_does_not_wait),
+      cmocka_unit_test(test_faults),      cmocka_unit_test(test_free_waits),
+      cmocka_unit_test(test_last_error),  cmocka_unit_test(test_vmm_rules),
+      cmocka_unit_test(test_vmm_export),  cmocka_unit_test(test_vmm_shared),
+      cmocka_unit_test(test_peer_copies), cmocka_unit_test(test_memory_cap),
+      cmocka_unit_test(test_fork),        cmocka_unit_test(test_fail),
+      cmocka_unit_test(test_exports),
   };
   if (child)
     children[atoi(child)]();

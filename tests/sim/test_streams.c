@@ -204,7 +204,7 @@ static void test_kernels(void **state)
   float *data;
   unsigned long long count = 1003;
   float factor = 0.5F;
-  void *params[] = {&data, &count, &factor};
+  void *params[] = {&data, &data, &count, &factor};
   assert_ok(cudaMalloc((void **)&data, count * sizeof(float)));
   for (unsigned long long i = 0; i < count; i++)
     data[i] = (float)i;

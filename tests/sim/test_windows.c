@@ -245,6 +245,7 @@ static void failing_rank(void)
   ncclResult_t result = ncclCommWindowRegister(job.comm, segment, SEGMENT, &window, NCCL_WIN_COLL_SYMMETRIC);
   CHECK(job.rank == 1);
   CHECK_IS(result, ncclSystemError);
+  stay();
 }
 
 /* ... until another thread aborts the communicator. */
@@ -265,6 +266,7 @@ static void failing_rank_abort(void)
   CHECK(ncclCommWindowRegister(job.comm, segment, SEGMENT, &window, NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess);
   CHECK(window == NULL);
   CHECK_OK(pthread_join(thread, NULL));
+  sim_bootstrap_barrier("over");
 }
 
 /* cuMemMap takes whole handles only, and each rank maps its peers' with its own size: all fail, none hangs. */
@@ -521,7 +523,8 @@ static void nonblocking(void)
   sim_bootstrap_barrier("asked");
   if (job.rank == 1)
     CHECK_OK(ncclCommWindowRegister(job.comm, segment, SEGMENT, &window, NCCL_WIN_COLL_SYMMETRIC));
-  for (state = ncclInProgress; state == ncclInProgress;)
+  /* The call that was too early is the state of rank 0's, until the registration sets it anew. */
+  for (state = ncclInProgress; state == ncclInProgress || (job.rank == 0 && state == ncclInvalidArgument);)
     CHECK_OK(ncclCommGetAsyncError(job.comm, &state));
   CHECK_OK(state);
   CHECK(window != NULL);

@@ -3,7 +3,12 @@
  * CUDA's virtual memory management. An allocation is a memfd, an address range a mapping without access, and
  * cuMemMap puts the one over the other. Nothing here waits for the device, so work that still uses memory which
  * is unmapped faults, as on a GPU.
+ *
+ * The memory comes back when nobody has it any more, in whatever process. Who else has it shows in locks: each
+ * descriptor given out and each import is an open file of its own with a read lock, which the kernel takes away
+ * when the file is closed, whatever ends the process.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +35,7 @@ struct reservation {
 };
 
 static struct allocation *allocations;
+static struct allocation *lingering; /* this process has done with them, another has not */
 static struct reservation *reservations;
 
 static bool granular(uintptr_t value)
@@ -45,6 +51,51 @@ static struct allocation *allocation_find(CUmemGenericAllocationHandle handle)
   return NULL;
 }
 
+static void file_lock(int fd, short type)
+{
+  struct flock lock = {.l_type = type, .l_whence = SEEK_SET};
+  if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
+    control_die("the lock on an allocation's file cannot be changed");
+}
+
+static bool file_shared(int fd)
+{
+  struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+/* The same memory as another open file, which counts as somebody's who has it. */
+static int file_share(int fd)
+{
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+  int own = open(path, O_RDWR | O_CLOEXEC);
+  if (own >= 0)
+    file_lock(own, F_RDLCK);
+  return own;
+}
+
+static void allocation_free(struct allocation *allocation)
+{
+  if (!allocation->imported)
+    gpu_memory_give(allocation->prop.location.id, allocation->size);
+  close(allocation->fd);
+  free(allocation);
+}
+
+void gpu_vmm_sweep(void)
+{
+  for (struct allocation **at = &lingering; *at;) {
+    struct allocation *allocation = *at;
+    if (file_shared(allocation->fd)) {
+      at = &allocation->next;
+      continue;
+    }
+    *at = allocation->next;
+    allocation_free(allocation);
+  }
+}
+
 /* After a reference or a mapping went away. */
 static void allocation_settle(struct allocation *allocation)
 {
@@ -54,10 +105,14 @@ static void allocation_settle(struct allocation *allocation)
   while (*at != allocation)
     at = &(*at)->next;
   *at = allocation->next;
-  if (!allocation->imported)
-    gpu_memory_give(allocation->prop.location.id, allocation->size);
-  close(allocation->fd);
-  free(allocation);
+  if (allocation->imported)
+    file_lock(allocation->fd, F_UNLCK); /* a forked child may have the file open too */
+  if (allocation->imported || !file_shared(allocation->fd)) {
+    allocation_free(allocation);
+    return;
+  }
+  allocation->next = lingering;
+  lingering = allocation;
 }
 
 static CUmemGenericAllocationHandle allocation_add(const struct allocation *new)
@@ -139,7 +194,7 @@ CUresult gpu_vmm_export(int *fd, CUmemGenericAllocationHandle handle)
   gpu_memory_lock();
   const struct allocation *allocation = allocation_find(handle);
   if (allocation && allocation->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    *fd = dup(allocation->fd);
+    *fd = file_share(allocation->fd);
     result = *fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
   gpu_memory_unlock();
@@ -156,7 +211,7 @@ CUresult gpu_vmm_import(CUmemGenericAllocationHandle *handle, int fd)
   if (readlink(path, name, sizeof(name) - 1) < 0 || sscanf(name, "/memfd:sim-gpu-%d", &device) != 1 ||
       fstat(fd, &stat) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  int own = dup(fd);
+  int own = file_share(fd);
   if (own < 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
 
@@ -168,6 +223,17 @@ CUresult gpu_vmm_import(CUmemGenericAllocationHandle *handle, int fd)
   *handle = allocation_add(&new);
   gpu_memory_unlock();
   return CUDA_SUCCESS;
+}
+
+/* The mapping stays, but no longer counts as somebody's who has the memory. */
+void gpu_vmm_disown(uintptr_t base)
+{
+  gpu_memory_lock();
+  const struct sim_memory *memory = gpu_memory_at(base);
+  const struct allocation *allocation = memory ? (const struct allocation *)(uintptr_t)memory->handle : NULL;
+  if (allocation && allocation->imported)
+    file_lock(allocation->fd, F_UNLCK);
+  gpu_memory_unlock();
 }
 
 CUresult gpu_vmm_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
