@@ -76,6 +76,8 @@ uint64_t policy_hash(const struct policy *policy)
   hash = add(hash, policy->child_max_ctas);
   hash = add(hash, policy->child_memory);
   hash = add(hash, policy->window_memory);
+  hash = add(hash, policy->stage_max);
+  hash = add(hash, policy->require_abortable);
   hash = add(hash, policy->arena);
   hash = add_callers(hash, policy);
   hash = add(hash, policy->arena_min_bytes);

@@ -307,6 +307,8 @@ static const struct key shim_keys[] = {
     {"child_max_ctas", set_number, SHIM(child_max_ctas), 1, 64},
     {"child_memory", set_bytes, SHIM(child_memory), 0, 0},
     {"window_memory", set_bytes, SHIM(window_memory), 0, 0},
+    {"stage_max", set_bytes, SHIM(stage_max), 0, 0},
+    {"require_abortable", set_bool, SHIM(require_abortable), 0, 0},
     {"audit", set_audit, SHIM(audit_level), 0, 0},
 };
 static const struct key arena_keys[] = {
@@ -314,6 +316,7 @@ static const struct key arena_keys[] = {
     {"callers", set_callers, SHIM(callers), 0, 0},
     {"min_bytes", set_bytes, SHIM(arena_min_bytes), 0, 0},
     {"max_bytes", set_bytes, SHIM(arena_max_bytes), 0, 0},
+    {"parked_max", set_bytes, SHIM(arena_parked_max), 0, 0},
 };
 static const struct key op_keys[] = {
     {"path", set_path, offsetof(struct policy_action, path), 0, 0},
@@ -422,7 +425,7 @@ static void section_head(const struct policy_parser *parser, char *head, size_t 
 
 static int unknown_key(struct policy_parser *parser, const char *name)
 {
-  char head[POLICY_MAX_NAME + 16], known[160] = "";
+  char head[POLICY_MAX_NAME + 16], known[192] = "";
   size_t used = 0;
 
   section_head(parser, head, sizeof(head));

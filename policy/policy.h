@@ -17,8 +17,8 @@
 #define POLICY_DTYPES(X)                                                                                               \
   X(int8) X(uint8) X(int32) X(uint32) X(int64) X(uint64) X(fp16) X(fp32) X(fp64) X(bf16) X(fp8e4m3) X(fp8e5m2)
 #define POLICY_REDOPS(X) X(sum) X(prod) X(max) X(min) X(avg) X(premulsum) X(none)
-#define POLICY_PATHS(X) X(plain) X(window)
-#define POLICY_REWRITES(X) X(none) X(post_scale)
+#define POLICY_PATHS(X) X(plain) X(window) X(staged)
+#define POLICY_REWRITES(X) X(none) X(post_scale) X(pre_scale)
 #define POLICY_AUDIT_LEVELS(X) X(summary) X(change) X(call)
 
 #define POLICY_OP_ENUM(word) POLICY_OP_##word,
@@ -81,6 +81,8 @@ struct policy {
   uint32_t child_max_ctas;
   uint64_t child_memory;  /* bytes of device memory that must be free before a child is made */
   uint64_t window_memory; /* likewise before a window is registered */
+  uint64_t stage_max;     /* bytes of a communicator's slots for staged calls; 0: none */
+  bool require_abortable; /* yes: NCCLs whose symmetric kernels cannot be aborted are left plain */
   enum policy_audit_level audit_level;
   /* [arena] */
   bool arena;      /* no: cudaMalloc is left alone, nothing goes symmetric */
@@ -89,6 +91,7 @@ struct policy {
   char callers[POLICY_MAX_CALLERS][POLICY_MAX_CALLER]; /* base name of the calling object, up to its first dot */
   uint64_t arena_min_bytes;                            /* smaller requests are left alone */
   uint64_t arena_max_bytes;                            /* of the arena, per device */
+  uint64_t arena_parked_max;                           /* of what is parked, per device; 0: no cap */
   /* [all_gather], [reduce_scatter], [all_reduce] */
   struct policy_action ops[POLICY_OP_COUNT];
   /* [rule NAME], in the order of the file */
@@ -109,7 +112,7 @@ enum { POLICY_FROM_OP = -1, POLICY_FROM_DEFAULT = -2 };
 /* Where a file is wrong. */
 struct policy_error {
   int line;          /* from 1; 0 when the file as a whole is meant */
-  char message[224]; /* one line, says what to do; no newline at its end */
+  char message[288]; /* one line, says what to do; no newline at its end */
 };
 
 /* The settings in force without any file: exactly those of policy/default.conf. */

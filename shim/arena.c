@@ -17,14 +17,15 @@ enum {
 };
 
 struct range {
-  int state; /* 0: not tried, 1: ready, -1: this device has no arena */
   uintptr_t base;
   size_t size, granularity;
   uint32_t *owners;  /* per granule the segment's place in the table plus 1, or 0; read without a lock */
   size_t next;       /* granule at which the next search begins */
   size_t used;       /* bytes of its segments, parked ones too */
+  size_t parked;     /* bytes of those that the job has freed */
   CUcontext context; /* that opened the range; its work is waited for when memory is freed from another device */
   CUmemAllocationProp prop;
+  int state; /* 0: not tried, 1: ready, -1: this device has no arena; last, since it is read without the lock */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranges and segments; never held across a driver call */
@@ -139,7 +140,7 @@ static struct range *current_range(const struct driver *driver)
   if (!segments)
     segments = map_table(MAX_SEGMENTS * sizeof(*segments));
   if (range->state == 0) {
-    *range = fresh;
+    memcpy(range, &fresh, offsetof(struct range, state));
     __atomic_store_n(&range->state, ready && segments ? 1 : -1, __ATOMIC_RELEASE);
     fresh.owners = NULL;
   }
@@ -279,12 +280,13 @@ static struct segment *unpark(int device, size_t size)
   pthread_mutex_lock(&lock);
   for (uint32_t i = 0; i < segments_used; i++) {
     struct segment *segment = &segments[i];
-    if (segment->parked && segment->device == device && segment->size >= size &&
+    if (segment->parked && !segment->retired && segment->device == device && segment->size >= size &&
         segment->size - size <= size / PARKED_FIT && (!found || segment->size < found->size))
       found = segment;
   }
   if (found) {
     __atomic_store_n(&found->parked, false, __ATOMIC_RELAXED);
+    ranges[device].parked -= found->size;
   }
   pthread_mutex_unlock(&lock);
   return found;
@@ -365,6 +367,7 @@ static bool park(struct segment *segment)
   parked = segment->windows > 0;
   if (parked) {
     __atomic_store_n(&segment->parked, true, __ATOMIC_RELAXED);
+    ranges[segment->device].parked += segment->size;
   }
   pthread_mutex_unlock(&lock);
   return parked;
@@ -390,6 +393,32 @@ bool arena_free(void *ptr, cudaError_t *result)
   return true;
 }
 
+void arena_retire(struct segment *segment)
+{
+  bool held;
+
+  pthread_mutex_lock(&lock);
+  held = segment->windows > 0;
+  if (held) {
+    segment->retired = true;
+    __atomic_store_n(&segment->parked, true, __ATOMIC_RELAXED);
+  }
+  pthread_mutex_unlock(&lock);
+  if (!held)
+    give_back(real_driver(), segment);
+}
+
+bool arena_is_parking_more_than(uint64_t max)
+{
+  bool more = false;
+
+  pthread_mutex_lock(&lock);
+  for (int device = 0; device < MAX_DEVICES; device++)
+    more |= ranges[device].parked > max;
+  pthread_mutex_unlock(&lock);
+  return more;
+}
+
 void arena_pin(struct segment *segment)
 {
   pthread_mutex_lock(&lock);
@@ -404,8 +433,10 @@ void arena_unpin(struct segment *segment)
 
   pthread_mutex_lock(&lock);
   last = --segment->windows == 0 && segment->parked;
-  if (last)
+  if (last) {
     __atomic_store_n(&segment->parked, false, __ATOMIC_RELAXED);
+    ranges[segment->device].parked -= segment->retired ? 0 : segment->size;
+  }
   pthread_mutex_unlock(&lock);
   if (last)
     give_back(driver, segment);

@@ -23,6 +23,8 @@ struct segment {
   int device;
   uint32_t windows; /* windows that hold it */
   bool parked;      /* freed by the job, kept for a window's sake */
+  bool retired;     /* parked for good: a slot's memory, never the job's */
+  bool refused;     /* as a new window of what only this rank touches; set outside arena.c, by layout.c */
   CUmemGenericAllocationHandle handle;
 };
 
@@ -40,6 +42,12 @@ bool arena_free(void *ptr, cudaError_t *result);
 
 /* The live segment that holds an address, or NULL; read only outside arena.c. Lock-free. */
 struct segment *arena_find(const void *ptr);
+
+/* Lets go of a segment that the shim itself allocated: it stays only as long as a window holds it. Never waits. */
+void arena_retire(struct segment *segment);
+
+/* Whether more than `max` bytes of a device are parked, and would come back if windows were given up. */
+bool arena_is_parking_more_than(uint64_t max);
 
 /* A window holds the segment, or no longer does. The last one of a parked segment gives the memory back. */
 void arena_pin(struct segment *segment);

@@ -183,24 +183,44 @@ void audit_call(const struct audit_call *call)
   end(&line);
 }
 
+/* The counts have one writer at a time; another thread, which aborts the communicator, may read them meanwhile. */
+static struct tally tally_read(const struct tally *tally)
+{
+  enum { WORDS = sizeof(*tally) / sizeof(uint64_t) };
+  const uint64_t *from = (const uint64_t *)tally;
+  struct tally read;
+  uint64_t *to = (uint64_t *)&read;
+
+  for (int i = 0; i < WORDS; i++)
+    to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+  return read;
+}
+
+static void count(uint64_t *counter, uint64_t more)
+{
+  __atomic_store_n(counter, *counter + more, __ATOMIC_RELAXED);
+}
+
 void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct tally *tally)
 {
+  struct tally read = tally_read(tally);
   const char *separator = "";
   struct line line;
 
-  if (!audit_wants(POLICY_AUDIT_summary))
+  if (read.calls == 0 || !audit_wants(POLICY_AUDIT_summary))
     return;
   begin(&line, "summary");
   add_comm(&line, comm);
   add(&line, ",\"nranks\":%d", nranks);
   add_string(&line, "op", policy_op_word(op));
-  add(&line, ",\"calls\":%llu,\"bytes\":%llu,\"window_calls\":%llu,\"window_bytes\":%llu,\"plain\":{",
-      (unsigned long long)tally->calls, (unsigned long long)tally->bytes, (unsigned long long)tally->window_calls,
-      (unsigned long long)tally->window_bytes);
+  add(&line, ",\"calls\":%llu,\"bytes\":%llu,\"window_calls\":%llu,\"window_bytes\":%llu",
+      (unsigned long long)read.calls, (unsigned long long)read.bytes, (unsigned long long)read.window_calls,
+      (unsigned long long)read.window_bytes);
+  add(&line, ",\"staged_calls\":%llu,\"staged_bytes\":%llu,\"plain\":{", (unsigned long long)read.staged_calls,
+      (unsigned long long)read.staged_bytes);
   for (int reason = 0; reason < REASON_COUNT; reason++)
-    if (tally->plain[reason] != 0) {
-      add(&line, "%s\"%s\":%llu", separator, reason_code((enum reason)reason),
-          (unsigned long long)tally->plain[reason]);
+    if (read.plain[reason] != 0) {
+      add(&line, "%s\"%s\":%llu", separator, reason_code((enum reason)reason), (unsigned long long)read.plain[reason]);
       separator = ",";
     }
   add(&line, "}");
@@ -209,13 +229,16 @@ void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct ta
 
 void tally_add(struct tally *tally, enum policy_path path, enum reason reason, uint64_t bytes)
 {
-  tally->calls++;
-  tally->bytes += bytes;
+  count(&tally->calls, 1);
+  count(&tally->bytes, bytes);
   if (path == POLICY_PATH_plain) {
-    tally->plain[reason]++;
+    count(&tally->plain[reason], 1);
+  } else if (path == POLICY_PATH_staged) {
+    count(&tally->staged_calls, 1);
+    count(&tally->staged_bytes, bytes);
   } else {
-    tally->window_calls++;
-    tally->window_bytes += bytes;
+    count(&tally->window_calls, 1);
+    count(&tally->window_bytes, bytes);
   }
 }
 

@@ -18,7 +18,7 @@
 
 /* Counts of one op on one communicator, over its whole life. */
 struct tally {
-  uint64_t calls, bytes, window_calls, window_bytes;
+  uint64_t calls, bytes, window_calls, window_bytes, staged_calls, staged_bytes;
   uint64_t plain[REASON_COUNT];
 };
 
@@ -53,6 +53,7 @@ void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, enum reas
 
 void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_ns);
 void audit_call(const struct audit_call *call);
+/* Nothing where there was no call. */
 void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct tally *tally);
 
 /* Adds a call to the counts. */

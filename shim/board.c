@@ -4,12 +4,13 @@
  * the rank that claimed the cell, between its two changes of the word:
  *
  *   (older sequence) -> CLAIMED -> OPEN, 1 -> OPEN, 2 -> ... -> YES          all ballots equal
- *                          |          |-> DIFFER                              a ballot differs
+ *                          |          |-> UNEVEN, 2 -> ... -> MIXED           they differ in what may differ
+ *                          |          |-> DIFFER                              in more than that
  *                          |----------|-> DECLINED, TIMEOUT                   a rank says so
  *
- * YES, DIFFER, DECLINED and TIMEOUT are final for that sequence, so all ranks read the same verdict, however
- * late. YES needs a vote of every rank in this very cell; whoever does not vote (paused, lapped, gone) can
- * only prevent it. That is the whole of the safety argument; the pause and the lapping rule below are about
+ * YES, MIXED, DIFFER, DECLINED and TIMEOUT are final for that sequence, so all ranks read the same verdict, however
+ * late. YES and MIXED need a vote of every rank in this very cell; whoever does not vote (paused, lapped, gone) can
+ * only prevent them. That is the whole of the safety argument; the pause and the lapping rule below are about
  * time alone.
  *
  * A cell is taken for sequence k only when every rank has done with k - BOARD_CELLS, as `done` of each says.
@@ -34,14 +35,26 @@
 
 enum { CACHE_LINE = 64, STALE_SECONDS = 3600 };
 
-enum phase { PHASE_FREE, PHASE_CLAIMED, PHASE_OPEN, PHASE_YES, PHASE_DIFFER, PHASE_DECLINED, PHASE_TIMEOUT };
+enum phase {
+  PHASE_FREE,
+  PHASE_CLAIMED,
+  PHASE_OPEN,
+  PHASE_UNEVEN,
+  PHASE_YES, /* from here on final */
+  PHASE_MIXED,
+  PHASE_DIFFER,
+  PHASE_DECLINED,
+  PHASE_TIMEOUT
+};
 
 /* {sequence: 40, count: 16, phase: 8} */
 typedef uint64_t cell_word;
+#define LAST_SEQUENCE ((UINT64_C(1) << 40) - 1)
 
 struct cell {
   _Alignas(2 * CACHE_LINE) _Atomic cell_word word;
   _Atomic uint64_t ballot[BOARD_WORDS];
+  _Atomic uint64_t stance;
 };
 
 struct place {
@@ -54,10 +67,12 @@ struct place {
 struct shared {
   _Atomic uint64_t size; /* as the first to attach has it: the ranks may have made the object at the same time */
   _Alignas(CACHE_LINE) _Atomic uint64_t paused_until; /* cells before this sequence are not asked */
-  _Atomic uint32_t timeouts;                          /* in a row */
-  _Atomic uint32_t pauses;                            /* without a YES between them */
-  _Atomic uint32_t taken_twice;                       /* two ranks came for one place */
-  _Atomic uint32_t left;                              /* a rank will not vote any more */
+  _Atomic uint64_t epoch;
+  _Atomic uint32_t timeouts;    /* in a row */
+  _Atomic uint32_t pauses;      /* without a YES between them */
+  _Atomic uint32_t taken_twice; /* two ranks came for one place */
+  _Atomic uint32_t left;        /* a rank will not vote any more */
+  _Atomic uint32_t nameless;    /* a rank has removed the name */
   struct cell cells[BOARD_CELLS];
   struct place places[]; /* `capacity` of them */
 };
@@ -112,27 +127,28 @@ static void relax(void)
 #endif
 }
 
-/* A wait with an end: spins, then gives the processor away, so that ranks may share one. */
+/*
+ * A wait with an end: spins, then gives the processor away, so that ranks may share one. The clock is first read when
+ * there was something to wait for: a tenth of what a vote costs the rank that comes last.
+ */
 struct patience {
-  uint64_t start_us, limit_us;
+  uint64_t start_us, limit_us; /* start_us: 0 until then */
   uint32_t turns;
 };
-
-static struct patience patience_for(uint32_t wait_us)
-{
-  return (struct patience){.start_us = now_us(), .limit_us = wait_us};
-}
 
 static bool patience_left(struct patience *patience, const struct board *board)
 {
   enum { SPINS = 64, YIELD_US = 2000 };
-  uint64_t waited;
+  uint64_t now, waited;
 
   if (++patience->turns % SPINS != 0) {
     relax();
     return true;
   }
-  waited = now_us() - patience->start_us;
+  now = now_us();
+  if (patience->start_us == 0)
+    patience->start_us = now;
+  waited = now - patience->start_us;
   /* relaxed: only ever ends a wait, publishes nothing */
   if (waited >= patience->limit_us || atomic_load_explicit(&board->cancel, memory_order_relaxed))
     return false;
@@ -251,14 +267,26 @@ int board_attach(struct board **ret_board, uint64_t key, uint32_t capacity, uint
   return 0;
 }
 
+/*
+ * Once a rank has removed the name it may be another object's, of a later init with the same id, which is not to be
+ * removed. A rank that stands still between its look and its unlink, for as long as the others take to come back, still
+ * does so; those ranks then do not find each other and stay plain.
+ */
+static void remove_name(struct board *board)
+{
+  if (!atomic_load(&board->shared->nameless))
+    shm_unlink(board->name);
+  atomic_store(&board->shared->nameless, 1);
+  board->name[0] = '\0';
+}
+
 enum board_fault board_seal(struct board *board, uint32_t nranks)
 {
   struct place *places = board->shared->places;
   uint32_t attached = 0;
   bool incompatible = false, same_process = atomic_load(&board->shared->taken_twice);
 
-  shm_unlink(board->name);
-  board->name[0] = '\0';
+  remove_name(board);
   board->nranks = nranks;
   for (uint32_t i = 0; i < board->capacity; i++) {
     uint64_t process = atomic_load(&places[i].process);
@@ -276,6 +304,18 @@ enum board_fault board_seal(struct board *board, uint32_t nranks)
   return attached == nranks ? BOARD_SOUND : BOARD_MISSING;
 }
 
+uint64_t board_epoch(const struct board *board)
+{
+  /* relaxed: a rank that hears late votes under an old epoch, and never has a YES with one that heard */
+  return atomic_load_explicit(&board->shared->epoch, memory_order_relaxed);
+}
+
+void board_end_epoch(struct board *board, uint64_t epoch)
+{
+  atomic_compare_exchange_strong_explicit(&board->shared->epoch, &epoch, epoch + 1, memory_order_relaxed,
+                                          memory_order_relaxed);
+}
+
 void board_leave(struct board *board)
 {
   /* relaxed: it prevents nothing that the leaver's declining does not prevent, and publishes nothing */
@@ -289,7 +329,7 @@ void board_detach(struct board *board)
   if (board->name[0]) {
     /* Not sealed: another rank may count this one among those that attend, and must not wait for it. */
     board_leave(board);
-    shm_unlink(board->name);
+    remove_name(board);
   }
   munmap(board->shared, board->size);
   free(board);
@@ -355,7 +395,7 @@ static void count_outcome(struct board *board, enum phase phase, uint64_t sequen
 {
   _Atomic uint32_t *timeouts = &board->shared->timeouts;
 
-  if (phase == PHASE_YES) {
+  if (phase == PHASE_YES || phase == PHASE_MIXED) {
     /* looked at first: most of the time both are 0, and a store would take the line from the other ranks */
     if (atomic_load_explicit(timeouts, memory_order_relaxed) != 0)
       atomic_store_explicit(timeouts, 0, memory_order_relaxed);
@@ -382,12 +422,34 @@ static cell_word latch(struct board *board, struct cell *cell, cell_word seen, u
   return seen;
 }
 
-static bool same_ballot(struct cell *cell, const struct board_ballot *ballot)
+static bool same_words(struct cell *cell, const struct board_ballot *ballot, int from, int to)
 {
-  for (int i = 0; i < BOARD_WORDS; i++)
+  for (int i = from; i < to; i++)
     if (atomic_load_explicit(&cell->ballot[i], memory_order_relaxed) != ballot->words[i])
       return false;
   return true;
+}
+
+/* What a cell in this phase becomes by this ballot: still OPEN, UNEVEN, or final because they DIFFER. */
+static enum phase compare(struct cell *cell, enum phase phase, const struct board_ballot *ballot)
+{
+  uint64_t stance = atomic_load_explicit(&cell->stance, memory_order_relaxed);
+  bool same;
+
+  if (!same_words(cell, ballot, 0, BOARD_QUESTION) || (stance == BOARD_STRICT) != (ballot->stance == BOARD_STRICT))
+    return PHASE_DIFFER;
+  same = ballot->stance != BOARD_APART && same_words(cell, ballot, BOARD_QUESTION, BOARD_WORDS);
+  if (same)
+    return phase;
+  return stance == BOARD_STRICT ? PHASE_DIFFER : PHASE_UNEVEN;
+}
+
+/* The word of a cell in which so many ranks have voted, OPEN or UNEVEN so far. */
+static cell_word counted(const struct board *board, uint32_t count, enum phase phase)
+{
+  if (count < board->nranks)
+    return word_of(board->last, count, phase);
+  return word_of(board->last, 0, phase == PHASE_OPEN ? PHASE_YES : PHASE_MIXED);
 }
 
 /*
@@ -398,13 +460,14 @@ static bool claim(struct board *board, struct cell *cell, cell_word *word, const
 {
   uint64_t sequence = board->last;
   cell_word claimed = word_of(sequence, 0, PHASE_CLAIMED);
-  cell_word opened = board->nranks == 1 ? word_of(sequence, 0, PHASE_YES) : word_of(sequence, 1, PHASE_OPEN);
+  cell_word opened = counted(board, 1, ballot->stance == BOARD_APART ? PHASE_UNEVEN : PHASE_OPEN);
 
   if (!atomic_compare_exchange_strong_explicit(&cell->word, word, claimed, memory_order_acq_rel, memory_order_acquire))
     return false;
   *word = claimed;
   for (int i = 0; i < BOARD_WORDS; i++)
     atomic_store_explicit(&cell->ballot[i], ballot->words[i], memory_order_relaxed);
+  atomic_store_explicit(&cell->stance, ballot->stance, memory_order_relaxed);
   /* release: pairs with the acquire loads of the word in vote_in_cell(), after which the others read the ballot */
   if (!atomic_compare_exchange_strong_explicit(&cell->word, word, opened, memory_order_acq_rel, memory_order_acquire))
     return false; /* a verdict came in between */
@@ -412,28 +475,29 @@ static bool claim(struct board *board, struct cell *cell, cell_word *word, const
   return true;
 }
 
-/* Adds this rank's vote to an open cell whose ballot equals its own; results as of claim(). */
-static bool join(struct board *board, struct cell *cell, cell_word *word)
+/* Adds this rank's vote to an open cell, which makes it OPEN or UNEVEN; results as of claim(). */
+static bool join(struct board *board, struct cell *cell, cell_word *word, enum phase phase)
 {
-  uint32_t count = word_count(*word) + 1;
-  bool complete = count == board->nranks;
-  cell_word wanted = complete ? word_of(board->last, 0, PHASE_YES) : word_of(board->last, count, PHASE_OPEN);
+  cell_word wanted = counted(board, word_count(*word) + 1, phase);
 
   if (!atomic_compare_exchange_strong_explicit(&cell->word, word, wanted, memory_order_acq_rel, memory_order_acquire))
     return false;
   *word = wanted;
-  if (complete)
-    count_outcome(board, PHASE_YES, board->last);
+  if (word_phase(wanted) >= PHASE_YES)
+    count_outcome(board, word_phase(wanted), board->last);
   return true;
 }
 
 static enum board_verdict verdict_of(enum phase phase)
 {
-  if (phase == PHASE_YES)
-    return BOARD_YES;
-  if (phase == PHASE_DIFFER)
-    return BOARD_DIFFER;
-  return phase == PHASE_DECLINED ? BOARD_DECLINED : BOARD_TIMEOUT;
+  static const enum board_verdict verdicts[] = {[PHASE_YES] = BOARD_YES,
+                                                [PHASE_MIXED] = BOARD_MIXED,
+                                                [PHASE_DIFFER] = BOARD_DIFFER,
+                                                [PHASE_DECLINED] = BOARD_DECLINED,
+                                                [PHASE_TIMEOUT] = BOARD_TIMEOUT};
+
+  /* whatever a hostile writer may have put there */
+  return phase <= PHASE_TIMEOUT ? verdicts[phase] : BOARD_TIMEOUT;
 }
 
 /* The next cell, once every rank has done with its former use; NULL when that takes longer than the wait. */
@@ -459,11 +523,12 @@ static enum board_verdict vote_in_cell(struct board *board, struct cell *cell, c
       voted = claim(board, cell, &word, ballot);
     } else if (phase >= PHASE_YES) {
       return verdict_of(phase);
-    } else if (phase == PHASE_OPEN && !voted) {
-      if (same_ballot(cell, ballot))
-        voted = join(board, cell, &word);
+    } else if ((phase == PHASE_OPEN || phase == PHASE_UNEVEN) && !voted) {
+      phase = compare(cell, phase, ballot);
+      if (phase != PHASE_DIFFER)
+        voted = join(board, cell, &word, phase);
       else
-        word = latch(board, cell, word, sequence, PHASE_DIFFER);
+        word = latch(board, cell, word, sequence, phase);
     } else if ((pausable && (is_paused(board, sequence) || somebody_left(board))) || !patience_left(patience, board)) {
       word = latch(board, cell, word, sequence, PHASE_TIMEOUT);
     } else {
@@ -472,13 +537,25 @@ static enum board_verdict vote_in_cell(struct board *board, struct cell *cell, c
   }
 }
 
+/* Goes to the next cell; false for good where the sequence does not fit a word any more, which all ranks find alike. */
+static bool advance(struct board *board)
+{
+  if (board->last >= LAST_SEQUENCE) {
+    board_leave(board);
+    return false;
+  }
+  board->last++;
+  return true;
+}
+
 static enum board_verdict vote(struct board *board, const struct board_ballot *ballot, uint32_t wait_us, bool step)
 {
-  struct patience patience = patience_for(wait_us);
+  struct patience patience = {.limit_us = wait_us};
   enum board_verdict verdict = BOARD_PAUSED;
   struct cell *cell;
 
-  board->last++;
+  if (!advance(board))
+    return BOARD_LEFT;
   if (step || !is_paused(board, board->last)) {
     cell = next_cell(board, &patience);
     if (cell)
@@ -487,7 +564,7 @@ static enum board_verdict vote(struct board *board, const struct board_ballot *b
       pause_from(board, board->last);
   }
   finish_cell(board);
-  if (verdict != BOARD_YES && somebody_left(board))
+  if (verdict != BOARD_YES && verdict != BOARD_MIXED && somebody_left(board))
     return BOARD_LEFT;
   return verdict;
 }
@@ -506,7 +583,8 @@ void board_decline(struct board *board)
 {
   struct cell *cell;
 
-  board->last++;
+  if (!advance(board))
+    return;
   /* In a pause too, as this may be a step. Where the cell is not free, not voting is as good as declining: the
    * others time out. */
   if (cell_is_free(board, board->last)) {

@@ -16,19 +16,30 @@
 
 enum {
   BOARD_MAX_RANKS = 1024,
-  BOARD_CELLS = 512, /* how far the fastest rank may run ahead of the slowest; a power of two */
-  BOARD_WORDS = 8    /* of a ballot */
+  BOARD_CELLS = 512,  /* how far the fastest rank may run ahead of the slowest; a power of two */
+  BOARD_QUESTION = 3, /* words of a ballot that say what is asked */
+  BOARD_WORDS = 9     /* all of them: the others say how things lie on this rank */
 };
 
 struct board;
 
-/* What has to be equal on all ranks; compared to the last bit. */
+/*
+ * What is compared, to the last bit. The question has to be equal on all ranks in any case. Whether the rest has to be
+ * is the voter's stance; a strict ballot never agrees with one that is not.
+ */
+enum board_stance {
+  BOARD_STRICT,  /* it has to be */
+  BOARD_LENIENT, /* where it is not, MIXED will do */
+  BOARD_APART    /* it is not: MIXED at best */
+};
 struct board_ballot {
   uint64_t words[BOARD_WORDS];
+  enum board_stance stance;
 };
 
 enum board_verdict {
   BOARD_YES,
+  BOARD_MIXED,    /* all voted, none strictly, and the ballots are equal but for how things lie */
   BOARD_DIFFER,   /* the ballots differ */
   BOARD_DECLINED, /* a rank declined */
   BOARD_TIMEOUT,  /* a rank came later than another was willing to wait, or this one was cancelled */
@@ -75,6 +86,13 @@ enum board_verdict board_vote_step(struct board *board, const struct board_ballo
 
 /* Declines the next cell; never waits. */
 void board_decline(struct board *board);
+
+/*
+ * What ranks built on each other's word they give up rank by rank, as each hears of it: whoever wants that moves the
+ * epoch on. Any thread. Ballots under different epochs must not agree, so the caller puts its epoch into the question.
+ */
+uint64_t board_epoch(const struct board *board);
+void board_end_epoch(struct board *board, uint64_t epoch); /* does nothing if it has ended */
 
 /*
  * Tells the others that this rank will never vote again, so that they need not hold on to anything either: what they

@@ -3,40 +3,43 @@
 
 #include <errno.h>
 
-#include "shim/arena.h"
 #include "shim/comm.h"
+#include "shim/group.h"
+#include "shim/layout.h"
 #include "shim/life.h"
 #include "shim/log.h"
 #include "shim/order.h"
-#include "shim/plan.h"
 #include "shim/real.h"
 #include "shim/rewrite.h"
+#include "shim/stage.h"
 #include "shim/verdict.h"
 
-/* One of a call's buffers, as this rank sees it. */
-struct buffer {
-  const void *ptr;
-  uint64_t bytes;   /* its full length; UINT64_MAX when that does not fit */
-  bool peers_touch; /* other ranks read or write it, so that its offset must be theirs */
-  struct segment *segment;
-  uint32_t window;
+/* A call on its way. */
+struct attempt {
+  struct call call;
+  struct comm *comm;
+  bool held;      /* this thread has the child */
+  bool following; /* an earlier call of this thread, which is not made yet, entered and holds the same communicator */
+  struct policy_request request;
+  struct plan plan;
+  struct layout layout;
+  uint64_t sequence;
+  /* what came of it */
+  enum policy_path path;
+  enum policy_rewrite rewrite;
+  enum reason reason;
+  uint64_t start_ns, host_ns;
 };
 
-/* Everything this rank finds out about a call. */
-struct view {
-  struct buffer send, recv;
-  bool capturing;
-};
-
-static ncclResult_t issue(const struct call *call, ncclComm_t comm, ncclRedOp_t redop)
+static ncclResult_t issue(const struct call *call, const void *send, void *recv, ncclRedOp_t redop, ncclComm_t comm)
 {
   switch (call->op) {
   case POLICY_OP_all_gather:
-    return REAL(ncclAllGather)(call->send, call->recv, call->count, call->dtype, comm, call->stream);
+    return REAL(ncclAllGather)(send, recv, call->count, call->dtype, comm, call->stream);
   case POLICY_OP_reduce_scatter:
-    return REAL(ncclReduceScatter)(call->send, call->recv, call->count, call->dtype, redop, comm, call->stream);
+    return REAL(ncclReduceScatter)(send, recv, call->count, call->dtype, redop, comm, call->stream);
   case POLICY_OP_all_reduce:
-    return REAL(ncclAllReduce)(call->send, call->recv, call->count, call->dtype, redop, comm, call->stream);
+    return REAL(ncclAllReduce)(send, recv, call->count, call->dtype, redop, comm, call->stream);
   case POLICY_OP_COUNT:
     break;
   }
@@ -88,194 +91,278 @@ static struct policy_request request_of(const struct call *call, const struct co
   };
 }
 
-/* Which window a buffer lies in: a number that means the same on all ranks, or that it needs a new one. */
-enum { WINDOW_NEW = 0, WINDOW_ANY = WINDOW_MAX + 1, WINDOW_NEW_SHARED };
-
-static enum reason look_at_buffer(struct comm *comm, struct buffer *buffer)
-{
-  if (window_job_overlaps(buffer->ptr, buffer->bytes))
-    return REASON_job_registered;
-  buffer->segment = arena_find(buffer->ptr);
-  if (!buffer->segment) {
-    if (life_policy()->arena && !arena_is_used())
-      log_warn_once("no memory came from the arena, so nothing can go symmetric: the job's allocator does not call "
-                    "cudaMalloc where the shim sees it (expandable_segments, cudaMallocAsync, a static CUDA runtime), "
-                    "or [arena] callers does not name it");
-    return REASON_not_in_arena;
-  }
-  if (buffer->bytes > buffer->segment->size - ((uintptr_t)buffer->ptr - buffer->segment->base))
-    return REASON_crosses_segment;
-  buffer->window = window_find(&comm->child.windows, buffer->segment);
-  return REASON_none;
-}
-
-static struct view view_of(const struct call *call, const struct policy_request *request)
-{
-  struct view view = {.send.ptr = call->send, .recv.ptr = call->recv};
-  uint64_t small = multiply(call->count, policy_dtype_size(request->dtype));
-
-  view.send.bytes = call->op == POLICY_OP_reduce_scatter ? request->bytes : small;
-  view.recv.bytes = call->op == POLICY_OP_all_gather ? request->bytes : small;
-  view.send.peers_touch = call->op != POLICY_OP_all_gather;
-  view.recv.peers_touch = call->op != POLICY_OP_reduce_scatter;
-  return view;
-}
-
-/* What keeps this rank from taking part in the plan, as only this rank can know; REASON_none if nothing. */
-static enum reason objection(struct comm *comm, struct view *view)
-{
-  enum reason reason = look_at_buffer(comm, &view->send);
-
-  if (reason == REASON_none)
-    reason = look_at_buffer(comm, &view->recv);
-  if (reason != REASON_none)
-    return reason;
-  if (order_in_group())
-    return REASON_in_group;
-  if (view->capturing)
-    return REASON_capturing;
-  if (comm->child.handle && (view->send.window == WINDOW_NEW || view->recv.window == WINDOW_NEW))
-    return child_obstacle(&comm->child);
-  return REASON_none;
-}
-
-/*
- * The rest of the ballot. Where peers touch a buffer, its window and its offset must be the same everywhere. Where
- * they do not, it is enough that it has a window; which one is this rank's business. A new window is registered
- * by all ranks together, so its size must be the same, and whether both buffers share it.
- */
-static void describe(struct board_ballot *ballot, int at, const struct buffer *buffer, bool shares_new)
-{
-  uint64_t window = buffer->window;
-
-  if (window != WINDOW_NEW && !buffer->peers_touch)
-    window = WINDOW_ANY;
-  if (window == WINDOW_NEW && shares_new)
-    window = WINDOW_NEW_SHARED;
-  ballot->words[at] = window;
-  ballot->words[at + 1] = buffer->window == WINDOW_NEW ? buffer->segment->size : 0;
-  ballot->words[at + 2] = buffer->peers_touch ? (uintptr_t)buffer->ptr - buffer->segment->base : 0;
-}
-
-static struct board_ballot ballot_of(const struct comm *comm, const struct call *call, const struct view *view)
-{
-  /* The number of the call too: calls repeat, and ranks that are out of step must not take one for another. */
-  struct board_ballot ballot = {{VERDICT_CALL | (uint64_t)call->op << 8 | (uint64_t)call->dtype << 16 |
-                                     (uint64_t)call->redop << 24 | comm->calls << 32,
-                                 call->count}};
-
-  describe(&ballot, 2, &view->send, false);
-  describe(&ballot, 5, &view->recv, view->recv.segment == view->send.segment);
-  return ballot;
-}
-
-/* Registers what the ballot called new, in the ballot's order. */
-static enum reason register_new(struct comm *comm, struct view *view)
+/* Registers what the ballot called new. */
+static enum reason register_new(struct comm *comm, const struct layout *layout)
 {
   struct segment *segments[2];
-  int count = 0;
+  int count = layout_new_segments(layout, segments);
 
-  if (view->send.window == WINDOW_NEW)
-    segments[count++] = view->send.segment;
-  if (view->recv.window == WINDOW_NEW && (count == 0 || view->recv.segment != view->send.segment))
-    segments[count++] = view->recv.segment;
   return count == 0 ? REASON_none : child_register(comm, segments, count);
 }
 
-/* Brings a call whose plan is to go symmetric before the other ranks. REASON_none: all of them go. */
-static enum reason agree(struct comm *comm, const struct call *call, struct view *view)
+/* Brings a call whose plan is to go symmetric before the other ranks. REASON_none: all of them go by attempt->path. */
+static enum reason agree(struct attempt *attempt)
 {
   const struct policy *policy = life_policy();
-  enum reason reason = objection(comm, view);
+  struct comm *comm = attempt->comm;
+  struct layout *layout = &attempt->layout;
+  struct segment *segments[2];
+  enum reason reason = group_is_open() ? REASON_in_group : REASON_none;
+  enum board_verdict verdict;
   struct board_ballot ballot;
-  uint32_t wait_us;
+  bool is_first_use;
 
+  if (reason == REASON_none)
+    reason = layout_look(comm, &attempt->call, &attempt->plan, layout);
   if (reason != REASON_none) {
     board_decline(comm->board);
     return reason;
   }
   if (!comm->child.handle) {
-    reason = child_make(comm, view->send.segment->device);
+    reason = child_make(comm);
     if (reason != REASON_none)
       return reason;
   }
-  ballot = ballot_of(comm, call, view);
+  ballot = layout_ballot(comm, &attempt->call, &attempt->plan, layout);
+  is_first_use = layout_new_segments(layout, segments) > 0;
   /* A first use costs milliseconds anyhow: it is worth waiting longer for. */
-  wait_us =
-      view->send.window == WINDOW_NEW || view->recv.window == WINDOW_NEW ? policy->setup_ms * 1000 : policy->agree_us;
-  reason = verdict_reason(board_vote(comm->board, &ballot, wait_us));
-  return reason == REASON_none ? register_new(comm, view) : reason;
-}
-
-/* The call on the child, with its rewrite. */
-static ncclResult_t make_symmetric(struct comm *comm, const struct call *call, const struct plan *plan)
-{
-  struct child *child = &comm->child;
-  bool scale = plan->rewrite == POLICY_REWRITE_post_scale;
-  ncclResult_t result;
-  bool entered;
-
-  child_order_before(child, LANE_CHILD, call->stream);
-  result = issue(call, child->handle, scale ? ncclSum : call->redop);
-  if (result == ncclSuccess && scale) {
-    entered = child_enter_context(child);
-    if (!rewrite_scale(child->context, call->stream, call->recv, call->count, (enum policy_dtype)call->dtype,
-                       1.0F / (float)comm->nranks)) {
-      log_warn("rank %d of %d, communicator %016llx: the kernel that turns a sum into an average could not be "
-               "launched; the call fails, since its output would be wrong",
-               comm->rank, comm->nranks, (unsigned long long)comm->id);
-      result = ncclUnhandledCudaError;
-    }
-    child_leave_context(entered);
+  verdict = board_vote(comm->board, &ballot, is_first_use ? policy->setup_ms * 1000 : policy->agree_us);
+  attempt->path = verdict == BOARD_MIXED ? POLICY_PATH_staged : POLICY_PATH_window;
+  if (verdict == BOARD_MIXED) {
+    layout_refused(layout);
+    return stage_make(comm, attempt->request.bytes);
   }
-  child_order_after(child, LANE_CHILD, call->stream);
-  return result;
-}
-
-/* The call as the job made it. */
-static ncclResult_t make_plain(struct comm *comm, const struct call *call, bool capturing)
-{
-  bool ordered = comm && order_plain_begin(comm, call->stream, capturing);
-  ncclResult_t result = issue(call, call->comm, call->redop);
-
-  if (ordered)
-    order_plain_end(comm, call->stream);
-  return result;
+  reason = verdict_reason(verdict);
+  return reason == REASON_none ? register_new(comm, layout) : reason;
 }
 
 /* Why nothing is asked about a call on this communicator; REASON_none if it is. */
-static enum reason plain_for_good(const struct comm *comm, bool held)
+static enum reason plain_for_good(const struct attempt *attempt)
 {
+  struct comm *comm = attempt->comm;
+
   if (life_passive_reason() != REASON_none)
     return life_passive_reason();
   if (!comm)
     return REASON_unknown_comm;
-  if (!held) /* a thread that is out of memory is giving the child up */
-    return REASON_no_memory;
+  if (!attempt->held) /* a thread that is out of memory is giving the child up */
+    return REASON_given_up;
   return __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE);
 }
 
-/* Decides what becomes of a call. */
-static struct plan decide(struct comm *comm, bool held, const struct call *call, const struct policy_request *request,
-                          struct view *view)
+/* Decides what becomes of a call. A rank that the others ask says at least no; they would wait for it. */
+static void decide(struct attempt *attempt)
 {
-  struct plan plan = plan_make(life_policy(), request);
-  bool asked = comm && comm->board && plan.path != POLICY_PATH_plain;
-  enum reason reason = plain_for_good(comm, held);
+  struct comm *comm = attempt->comm;
+  bool asked = comm && comm->board && attempt->plan.path != POLICY_PATH_plain;
+  enum reason reason = plain_for_good(attempt);
 
-  /* The other ranks ask about every call with such a plan; without our word they would wait for it. */
+  if (comm)
+    comm->asking = attempt->sequence;
+  /* Not between the verdict of an earlier call and its being made. */
+  if (reason == REASON_none && comm->board && !attempt->following && !child_follow(comm))
+    reason = REASON_given_up;
   if (reason != REASON_none && asked)
     board_decline(comm->board);
   else if (reason == REASON_none && asked)
-    reason = agree(comm, call, view);
+    reason = agree(attempt);
+  else if (reason == REASON_none)
+    reason = attempt->plan.reason;
   if (reason == REASON_peer_left)
     comm_make_plain(comm, reason, 0);
   /* What this rank has mapped of the others' memory has to go too, or theirs does not come back; but no waiting. */
-  if (held && comm->child.handle && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) != REASON_none)
-    child_end(comm, CHILD_NOW);
-  if (reason == REASON_none)
-    return plan;
-  return (struct plan){.path = POLICY_PATH_plain, .reason = reason, .decision = plan.decision};
+  if (attempt->held && !attempt->following && comm->child.handle &&
+      __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) != REASON_none)
+    child_end(comm, ORDER_NOW);
+  attempt->reason = reason;
+  if (reason != REASON_none)
+    attempt->path = POLICY_PATH_plain;
+}
+
+static ncclResult_t fail(const struct comm *comm, const char *what)
+{
+  log_warn("rank %d of %d, communicator %016llx: %s; the call fails, since its output would be wrong", comm->rank,
+           comm->nranks, (unsigned long long)comm->id, what);
+  return ncclUnhandledCudaError;
+}
+
+static bool copy(void *to, const void *from, uint64_t bytes, CUstream stream)
+{
+  return to == from || real_driver()->cuMemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes,
+                                                    stream) == CUDA_SUCCESS;
+}
+
+static void *at(const void *base, uint64_t bytes)
+{
+  return (char *)base + bytes;
+}
+
+/* Where on the child a call is made, and what has to be copied out afterwards. */
+struct buffers {
+  const void *send;
+  void *recv;
+  void *slot; /* NULL: none is used */
+  ncclRedOp_t redop;
+};
+
+/* The call on the job's own buffers, but for one that this rank copies by itself. */
+static bool enter_windows(struct attempt *attempt, struct buffers *buffers)
+{
+  const struct call *call = &attempt->call;
+  const struct layout *layout = &attempt->layout;
+  struct comm *comm = attempt->comm;
+
+  *buffers = (struct buffers){call->send, call->recv, NULL, call->redop};
+  attempt->rewrite = attempt->plan.rewrite;
+  if (attempt->rewrite == POLICY_REWRITE_post_scale)
+    buffers->redop = ncclSum;
+  if (layout->send.copied) { /* an all-gather's, to its place in the output */
+    buffers->send = at(call->recv, (uint64_t)comm->rank * layout->send.bytes);
+    return copy((void *)buffers->send, call->send, layout->send.bytes, call->stream);
+  }
+  if (layout->recv.copied) {
+    buffers->slot = stage_take(comm, call->stream);
+    buffers->recv = buffers->slot;
+    return buffers->slot != NULL;
+  }
+  return true;
+}
+
+/* The call in place in a slot. */
+static bool enter_slot(struct attempt *attempt, struct buffers *buffers)
+{
+  const struct call *call = &attempt->call;
+  const struct layout *layout = &attempt->layout;
+  struct comm *comm = attempt->comm;
+  char *slot = stage_take(comm, call->stream), *mine;
+  uint64_t mine_bytes = call->op == POLICY_OP_all_gather ? layout->send.bytes : layout->recv.bytes;
+  float factor;
+
+  if (!slot)
+    return false;
+  mine = call->op == POLICY_OP_all_reduce ? slot : slot + (uint64_t)comm->rank * mine_bytes;
+  *buffers = (struct buffers){slot, slot, slot, call->redop};
+  if (call->op == POLICY_OP_all_gather)
+    buffers->send = mine;
+  else
+    buffers->recv = mine;
+  if (attempt->plan.rewrite == POLICY_REWRITE_none)
+    return copy((void *)buffers->send, call->send, layout->send.bytes, call->stream);
+  attempt->rewrite = POLICY_REWRITE_pre_scale;
+  buffers->redop = ncclSum;
+  return redop_factor(&comm->redops, call->redop, call->dtype, comm->nranks, &factor) &&
+         rewrite_scale(comm->child.context, call->stream, slot, call->send,
+                       layout->send.bytes / policy_dtype_size(attempt->request.dtype), attempt->request.dtype, factor);
+}
+
+/* What is left to do on the call's stream after it. */
+static bool leave(const struct attempt *attempt, const struct buffers *buffers)
+{
+  const struct call *call = &attempt->call;
+  struct comm *comm = attempt->comm;
+
+  if (attempt->rewrite == POLICY_REWRITE_post_scale &&
+      !rewrite_scale(comm->child.context, call->stream, buffers->recv, buffers->recv, call->count,
+                     attempt->request.dtype, 1.0F / (float)comm->nranks))
+    return false;
+  if (!buffers->slot)
+    return true;
+  return copy(call->recv, buffers->recv, attempt->layout.recv.bytes, call->stream) && stage_give(comm, call->stream);
+}
+
+/* Aborted by another thread meanwhile: NCCL must not see the handle again. */
+static bool is_gone(const struct attempt *attempt)
+{
+  return attempt->comm && comm_is_dead(attempt->comm);
+}
+
+/* Calls on the child, all with windows or one through a slot; together where they are several. */
+static ncclResult_t make_symmetric(struct attempt *attempts, int count)
+{
+  struct comm *comm = attempts[0].comm;
+  struct child *child = &comm->child;
+  struct buffers buffers[GROUP_CALLS];
+  bool entered = child_enter_context(child), sound = true;
+  ncclResult_t result = ncclSuccess, ended;
+
+  for (int i = 0; i < count; i++) {
+    sound &= attempts[i].path == POLICY_PATH_staged ? enter_slot(&attempts[i], &buffers[i])
+                                                    : enter_windows(&attempts[i], &buffers[i]);
+    order_before(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing);
+  }
+  if (count > 1)
+    result = REAL(ncclGroupStart)();
+  for (int i = 0; i < count && sound && result == ncclSuccess; i++)
+    result = issue(&attempts[i].call, buffers[i].send, buffers[i].recv, buffers[i].redop, child->handle);
+  if (count > 1) {
+    ended = REAL(ncclGroupEnd)();
+    result = result == ncclSuccess ? ended : result;
+  }
+  result = child_await(child->handle, result); /* what follows on the streams must not come before the launch */
+  for (int i = 0; i < count; i++) {
+    if (sound && result == ncclSuccess)
+      sound = leave(&attempts[i], &buffers[i]);
+    order_after(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing);
+  }
+  child_leave_context(entered);
+  return sound ? result : fail(comm, "a copy, or the kernel that scales, could not be launched");
+}
+
+/* Calls as the job made them; together where they are several. */
+static ncclResult_t make_plain(struct attempt *attempts, int count)
+{
+  bool ordered[GROUP_CALLS];
+  ncclResult_t result = ncclSuccess, ended;
+
+  if (count > 1)
+    result = REAL(ncclGroupStart)();
+  for (int i = 0; i < count; i++) {
+    const struct call *call = &attempts[i].call;
+
+    ordered[i] = attempts[i].held && order_plain_begin(attempts[i].comm, call->stream, attempts[i].layout.capturing);
+    if (result == ncclSuccess)
+      result = is_gone(&attempts[i]) ? (ncclResult_t)ncclInvalidArgument
+                                     : issue(call, call->send, call->recv, call->redop, call->comm);
+  }
+  if (count > 1) {
+    ended = REAL(ncclGroupEnd)();
+    result = result == ncclSuccess ? ended : result;
+  }
+  for (int i = 0; i < count; i++)
+    if (ordered[i])
+      order_plain_end(attempts[i].comm, attempts[i].call.stream, attempts[i].layout.capturing, result);
+  return result;
+}
+
+static ncclResult_t make(struct attempt *attempts, int count)
+{
+  if (attempts[0].path == POLICY_PATH_plain)
+    return make_plain(attempts, count);
+  return is_gone(&attempts[0]) ? (ncclResult_t)ncclInvalidArgument : make_symmetric(attempts, count);
+}
+
+static void begin(struct attempt *attempt, const struct call *call, struct attempt *earlier, int count)
+{
+  struct comm *comm = comm_enter(call->comm);
+
+  attempt->start_ns = audit_clock();
+  attempt->call = *call;
+  attempt->comm = comm;
+  attempt->following = false;
+  attempt->rewrite = POLICY_REWRITE_none;
+  for (int i = 0; i < count && comm && !attempt->following; i++) {
+    attempt->following = earlier[i].comm == comm;
+    attempt->held = earlier[i].held;
+  }
+  if (!attempt->following)
+    attempt->held = comm && comm_hold_child(comm);
+  if (comm && attempt->held)
+    comm_settle(comm);
+  attempt->request = request_of(call, comm);
+  attempt->plan = plan_make(life_policy(), &attempt->request);
+  attempt->layout = layout_of(call, &attempt->request);
+  attempt->layout.capturing = order_is_capturing(call->stream);
+  attempt->sequence = comm ? ++comm->calls : 0;
 }
 
 static struct audit_place place_of(const struct buffer *buffer)
@@ -285,43 +372,116 @@ static struct audit_place place_of(const struct buffer *buffer)
   return segment ? (struct audit_place){segment->id, (uintptr_t)buffer->ptr - segment->base} : (struct audit_place){0};
 }
 
+static void end(struct attempt *attempt, uint64_t now)
+{
+  struct comm *comm = attempt->comm;
+  struct audit_call account = {.sequence = attempt->sequence,
+                               .request = attempt->request,
+                               .count = attempt->call.count,
+                               .capturing = attempt->layout.capturing,
+                               .path = attempt->path,
+                               .rewrite = attempt->rewrite,
+                               .reason = attempt->reason,
+                               .send = place_of(&attempt->layout.send),
+                               .recv = place_of(&attempt->layout.recv),
+                               .host_ns = attempt->host_ns};
+
+  comm_account(comm, &account, now);
+  if (!comm)
+    return;
+  if (attempt->held && !attempt->following)
+    comm_release_child(comm);
+  comm_leave(comm);
+}
+
 ncclResult_t call_make(const struct call *call)
 {
-  uint64_t start = audit_clock(), before_real, after_real;
-  struct comm *comm = comm_enter(call->comm);
-  struct policy_request request = request_of(call, comm);
-  struct view view = view_of(call, &request);
-  bool held = comm && comm_hold_child(comm);
+  struct attempt attempt;
   int saved_errno = errno;
-  struct audit_call account;
-  struct plan plan;
   ncclResult_t result;
 
-  view.capturing = order_is_capturing(call->stream);
-  plan = decide(comm, held, call, &request, &view);
+  if (group_keep(call))
+    return ncclSuccess;
+  begin(&attempt, call, NULL, 0);
+  decide(&attempt);
+  attempt.host_ns = audit_clock() - attempt.start_ns;
   errno = saved_errno;
-  before_real = audit_clock();
-  if (comm && comm_is_dead(comm))
-    result = ncclInvalidArgument; /* aborted by another thread meanwhile: NCCL must not see the handle again */
-  else if (plan.path == POLICY_PATH_window)
-    result = make_symmetric(comm, call, &plan);
-  else
-    result = make_plain(held ? comm : NULL, call, view.capturing);
-  after_real = audit_clock();
-
-  account = (struct audit_call){.request = request,
-                                .count = call->count,
-                                .capturing = view.capturing,
-                                .path = plan.path,
-                                .rewrite = plan.rewrite,
-                                .reason = plan.reason,
-                                .send = place_of(&view.send),
-                                .recv = place_of(&view.recv)};
-  account.host_ns = before_real - start;
-  comm_account(comm, &account, after_real);
-  if (held)
-    comm_release_child(comm);
-  if (comm)
-    comm_leave(comm);
+  result = make(&attempt, 1);
+  end(&attempt, audit_clock());
   return result;
+}
+
+/*
+ * Communicators in the order of their ids, which is the same on all ranks, so that no two ranks wait for each other at
+ * two of them; the calls of each in their own order.
+ */
+static void decide_together(struct attempt *attempts, int count)
+{
+  bool decided[GROUP_CALLS] = {false};
+
+  for (int round = 0; round < count; round++) {
+    int first = -1;
+
+    for (int i = 0; i < count; i++)
+      if (!decided[i] &&
+          (first < 0 || (attempts[i].comm && attempts[first].comm && attempts[i].comm->id < attempts[first].comm->id)))
+        first = i;
+    if (attempts[first].comm)
+      guard.real = attempts[first].comm->real;
+    decide(&attempts[first]);
+    attempts[first].host_ns = audit_clock() - attempts[first].start_ns;
+    decided[first] = true;
+  }
+}
+
+/* Whether a call can share a group of NCCL's with the one before it. */
+static bool goes_with(const struct attempt *before, const struct attempt *attempt)
+{
+  return attempt->path == before->path && attempt->path != POLICY_PATH_staged && !attempt->layout.recv.copied &&
+         !before->layout.recv.copied && attempt->comm && before->comm && attempt->comm->real == before->comm->real &&
+         (attempt->path == POLICY_PATH_plain || attempt->comm == before->comm);
+}
+
+ncclResult_t call_make_together(const struct call *calls, int count)
+{
+  struct attempt attempts[GROUP_CALLS];
+  ncclResult_t result = ncclSuccess;
+  int saved_errno = errno;
+
+  for (int i = 0; i < count; i++)
+    begin(&attempts[i], &calls[i], attempts, i);
+  decide_together(attempts, count);
+  errno = saved_errno;
+  for (int from = 0, to; from < count; from = to) {
+    ncclResult_t made;
+
+    for (to = from + 1; to < count && goes_with(&attempts[to - 1], &attempts[to]); to++)
+      ;
+    if (attempts[from].comm)
+      guard.real = attempts[from].comm->real;
+    made = make(&attempts[from], to - from);
+    result = result == ncclSuccess ? made : result;
+  }
+  for (int i = count - 1; i >= 0; i--)
+    end(&attempts[i], audit_clock());
+  return result;
+}
+
+bool call_may_go_symmetric(const struct call *call)
+{
+  struct comm *comm = comm_enter(call->comm);
+  struct policy_request request;
+  bool may = false;
+
+  if (!comm)
+    return false;
+  if (life_passive_reason() == REASON_none && comm->board &&
+      __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none && call->send && call->recv) {
+    if (comm->nranks > 0) {
+      request = request_of(call, comm);
+      may = plan_make(life_policy(), &request).path != POLICY_PATH_plain;
+    }
+  }
+  comm_leave(comm);
+  return may;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way of one collective call through the shim: plan (plan.h), agreement (board.h), then the child or the job's
- * own communicator, in order (order.h), then the account of it (audit.h).
+ * The way of one collective call through the shim: plan (plan.h), how its buffers lie (layout.h), agreement (board.h),
+ * then the child or the job's own communicator, in order (order.h), then the account of it (audit.h).
  *
  * Owns the order of these steps, and nothing that outlives a call.
  */
 #ifndef SYMMSHIM_CALL_H
 #define SYMMSHIM_CALL_H
+
+#include <stdbool.h>
 
 #include "policy/policy.h"
 #include "shim/abi/nccl.h"
@@ -23,7 +25,14 @@ struct call {
   cudaStream_t stream;
 };
 
-/* Makes the call, one way or the other; returns what NCCL said. */
+/* Makes the call, one way or the other, now or at the end of the group; returns what NCCL said. */
 ncclResult_t call_make(const struct call *call);
+
+/* Makes calls that were kept in a group, which has ended, in their order. Returns the first result that is no success.
+ */
+ncclResult_t call_make_together(const struct call *calls, int count);
+
+/* Whether a call would be brought before the other ranks; so it can be no error of the job's that NCCL would name. */
+bool call_may_go_symmetric(const struct call *call);
 
 #endif

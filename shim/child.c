@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/child.h"
 
-#include <time.h>
+#include <sched.h>
+#include <stdlib.h>
 
 #include "shim/comm.h"
 #include "shim/life.h"
@@ -10,6 +11,11 @@
 #include "shim/rewrite.h"
 #include "shim/verdict.h"
 #include "shim/watch.h"
+
+/* Graphs that hold calls on a child. Outlives the child, and goes with the last of them. */
+struct child_graphs {
+  uint32_t holders; /* graphs, and the child itself */
+};
 
 /* Ranks need not say that they succeeded as quickly as that they are ready: NCCL lets them go one by one. */
 enum { STEP_PATIENCE = 10 };
@@ -52,24 +58,16 @@ static bool has_memory(uint64_t wanted)
   return wanted == 0 || (real_driver()->cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS && free_bytes >= wanted);
 }
 
-static bool open_event(struct child *child)
-{
-  return child->event ||
-         (child->context && real_driver()->cuEventCreate(&child->event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-}
-
 /* Everything about making the child that can fail on this rank alone. Its context is current. */
-static enum reason prepare(struct child *child, int device)
+static enum reason prepare(struct child *child)
 {
-  CUdevice current;
-
-  if (!child->context || real_driver()->cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device)
+  if (!child->context)
     return REASON_other_device;
   if (!has_memory(life_policy()->child_memory))
     return REASON_no_memory;
   if (!rewrite_prepare(child->context))
     return REASON_no_kernel;
-  return open_event(child) ? REASON_none : REASON_no_memory;
+  return order_open(&child->order) ? REASON_none : REASON_no_memory;
 }
 
 enum reason child_obstacle(const struct child *child)
@@ -79,17 +77,36 @@ enum reason child_obstacle(const struct child *child)
   return has_memory(life_policy()->window_memory) ? REASON_none : REASON_no_memory;
 }
 
-/*
- * Allocations, and questions about events, must not break a capture that another thread has under way; the thread's
- * own mode is put back as it was (pytorch/pytorch#192524 is what happens otherwise).
- */
-static CUstreamCaptureMode exchange_capture_mode(CUstreamCaptureMode mode)
+CUstreamCaptureMode child_exchange_capture_mode(CUstreamCaptureMode mode)
 {
   real_driver()->cuThreadExchangeStreamCaptureMode(&mode);
   return mode;
 }
 
-/* Makes the child where it belongs: NCCL may write the handle later than it returns. */
+ncclResult_t child_await(ncclComm_t handle, ncclResult_t result)
+{
+  while (result == ncclInProgress) {
+    sched_yield();
+    if (REAL(ncclCommGetAsyncError)(handle, &result) != ncclSuccess)
+      return ncclInternalError;
+  }
+  return result;
+}
+
+/* Split off a non-blocking communicator, the child is there when that says so; the call itself says success (2.28.9).
+ */
+static ncclResult_t await_split(struct comm *comm)
+{
+  ncclResult_t state = ncclInProgress;
+
+  while (state == ncclInProgress && !comm_is_dead(comm)) {
+    if (REAL(ncclCommGetAsyncError)(comm->handle, &state) != ncclSuccess)
+      return ncclInternalError;
+    sched_yield();
+  }
+  return state;
+}
+
 static bool split(struct comm *comm)
 {
   const struct policy *policy = life_policy();
@@ -115,15 +132,27 @@ static bool split(struct comm *comm)
 
   watch_begin(&watch, policy->warn_s, "rank %d of %d, communicator %016llx: ncclCommSplit for the child communicator",
               comm->rank, comm->nranks, (unsigned long long)comm->id);
-  result = REAL(ncclCommSplit)(comm->handle, 0, comm->rank, &child->handle, &config);
+  child->making = NULL; /* in the record, since NCCL may write it when nobody waits for it any more */
+  result = REAL(ncclCommSplit)(comm->handle, 0, comm->rank, &child->making, &config);
+  if (result == ncclInProgress || (result == ncclSuccess && !child->making))
+    result = await_split(comm);
+  if (result == ncclSuccess && child->making)
+    result = child_await(child->making, ncclInProgress);
   watch_end(&watch);
-  return result == ncclSuccess && child->handle != NULL;
+  if (result == ncclSuccess)
+    __atomic_store_n(&child->handle, child->making, __ATOMIC_RELEASE);
+  return child->handle != NULL;
 }
 
-/* Asks whether all ranks succeeded in what they entered together. */
-static bool all_succeeded(struct comm *comm, enum verdict_question question, bool succeeded)
+/* A question that all ranks come to at the same call, and under the same epoch. */
+static struct board_ballot ballot_of(const struct comm *comm, enum verdict_question question)
 {
-  struct board_ballot ballot = {{(uint64_t)question}};
+  return (struct board_ballot){.words = {question, comm->asking, comm->child.epoch}, .stance = BOARD_STRICT};
+}
+
+bool child_all_succeeded(struct comm *comm, enum verdict_question question, bool succeeded)
+{
+  struct board_ballot ballot = ballot_of(comm, question);
 
   if (succeeded)
     return board_vote_step(comm->board, &ballot, step_wait_us()) == BOARD_YES;
@@ -148,16 +177,18 @@ static enum reason decline(struct comm *comm, enum reason reason)
 
   board_decline(comm->board);
   if (reason == REASON_no_memory)
-    comm->child.retry_at = comm->calls + CALLS_TO_NEXT_TRY;
-  if (reason == REASON_no_kernel)
+    comm->child.retry_at = comm->asking + CALLS_TO_NEXT_TRY;
+  if (reason == REASON_no_kernel) {
+    board_leave(comm->board);
     comm_make_plain(comm, reason, 0);
+  }
   return reason;
 }
 
-static enum reason make(struct comm *comm, int device)
+static enum reason make(struct comm *comm)
 {
-  struct board_ballot ballot = {{VERDICT_CHILD_READY}};
-  enum reason reason = prepare(&comm->child, device);
+  struct board_ballot ballot = ballot_of(comm, VERDICT_CHILD_READY);
+  enum reason reason = prepare(&comm->child);
   uint64_t start = audit_clock();
 
   if (reason != REASON_none)
@@ -165,30 +196,30 @@ static enum reason make(struct comm *comm, int device)
   reason = verdict_reason(board_vote(comm->board, &ballot, setup_wait_us()));
   if (reason != REASON_none)
     return reason;
-  if (all_succeeded(comm, VERDICT_CHILD_MADE, split(comm))) {
+  if (child_all_succeeded(comm, VERDICT_CHILD_MADE, split(comm))) {
     tell_made(comm, start);
     return REASON_none;
   }
   comm_make_plain(comm, REASON_child_failed, audit_clock() - start);
-  child_end(comm, CHILD_NOW);
+  child_end(comm, ORDER_NOW);
   return REASON_child_failed;
 }
 
-enum reason child_make(struct comm *comm, int device)
+enum reason child_make(struct comm *comm)
 {
   CUstreamCaptureMode mode;
   enum reason reason;
   bool entered;
 
-  if (comm->calls < comm->child.retry_at) {
+  if (comm->asking < comm->child.retry_at) {
     board_decline(comm->board);
-    return REASON_no_memory;
+    return comm->child.drops > 0 ? REASON_given_up : REASON_no_memory;
   }
-  mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
   entered = child_enter_context(&comm->child);
-  reason = make(comm, device);
+  reason = make(comm);
   child_leave_context(entered);
-  exchange_capture_mode(mode);
+  child_exchange_capture_mode(mode);
   return reason;
 }
 
@@ -208,106 +239,163 @@ static bool register_segment(struct comm *comm, struct segment *segment)
 
 enum reason child_register(struct comm *comm, struct segment *const segments[], int count)
 {
-  CUstreamCaptureMode mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  CUstreamCaptureMode mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
   bool registered = true;
 
-  /* All of them even after one failed: the other ranks are in the next one already. */
-  for (int i = 0; i < count; i++)
-    registered &= register_segment(comm, segments[i]);
-  exchange_capture_mode(mode);
-  if (all_succeeded(comm, VERDICT_REGISTERED, registered))
+  for (int i = 0; i < count && registered; i++)
+    registered = register_segment(comm, segments[i]);
+  child_exchange_capture_mode(mode);
+  if (child_all_succeeded(comm, VERDICT_REGISTERED, registered))
     return REASON_none;
-  /* Never again on this child: what the failed one has mapped would be in the way (2.28.9). */
+  /*
+   * Never again on this child: what the failed one has mapped would be in the way (2.28.9). Ending it also ends the
+   * wait of the ranks that are still inside their registration (bootstrap.cc). What was called on it before, every rank
+   * has called, so that work ends.
+   */
   comm_make_plain(comm, REASON_register_failed, 0);
-  child_end(comm, CHILD_NOW);
+  child_end(comm, step_wait_us() / 1000);
   return REASON_register_failed;
 }
 
-/* Where the device cannot be told to keep an order, the host does. */
-static void settle(void)
+/* A graph that held calls on the child is gone; on a thread of the driver's, where CUDA must not be called. */
+static void release_graphs(void *data)
 {
-  CUstreamCaptureMode mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  struct child_graphs *graphs = data;
 
-  real_driver()->cuCtxSynchronize();
-  exchange_capture_mode(mode);
+  if (__atomic_sub_fetch(&graphs->holders, 1, __ATOMIC_ACQ_REL) == 0)
+    free(graphs);
 }
 
-void child_order_before(struct child *child, enum child_lane lane, CUstream stream)
+static bool is_in_graphs(const struct child *child)
 {
-  bool entered;
-
-  if ((!child->event_valid && !child->event_missing) || child->last_lane == lane)
-    return;
-  entered = child_enter_context(child);
-  if (!child->event_valid || real_driver()->cuStreamWaitEvent(stream, child->event, 0) != CUDA_SUCCESS)
-    settle();
-  child_leave_context(entered);
+  return child->graphs && __atomic_load_n(&child->graphs->holders, __ATOMIC_ACQUIRE) > 1;
 }
 
-void child_order_after(struct child *child, enum child_lane lane, CUstream stream)
+/* Hands the graph an object whose end the driver tells of. */
+static bool hold_by(CUgraph graph, struct child_graphs *graphs)
 {
-  bool entered;
-
-  if (!child->context)
-    return;
-  entered = child_enter_context(child);
-  child->event_valid = open_event(child) && real_driver()->cuEventRecord(child->event, stream) == CUDA_SUCCESS;
-  child_leave_context(entered);
-  child->event_missing = !child->event_valid;
-  child->last_lane = lane;
-}
-
-/* Whether the work behind the event is done, after waiting as long as one may. */
-static bool is_done(const struct child *child, enum child_patience patience)
-{
-  enum { SOON_TRIES = 100, SOON_NS = 1000000 };
   const struct driver *driver = real_driver();
-  CUresult result = CUDA_SUCCESS;
-  bool entered;
+  CUuserObject object;
 
-  if (!child->event_valid && !child->event_missing)
-    return true;
-  if (!child->event_valid && patience != CHILD_WAIT)
+  __atomic_add_fetch(&graphs->holders, 1, __ATOMIC_RELAXED);
+  if (driver->cuUserObjectCreate(&object, graphs, release_graphs, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) !=
+      CUDA_SUCCESS) {
+    release_graphs(graphs);
     return false;
-  entered = child_enter_context(child);
-  if (!child->event_valid)
-    settle();
-  else if (patience == CHILD_WAIT)
-    driver->cuEventSynchronize(child->event);
-  else
-    result = driver->cuEventQuery(child->event);
-  for (int i = 0; result == CUDA_ERROR_NOT_READY && patience == CHILD_SOON && i < SOON_TRIES; i++) {
-    nanosleep(&(struct timespec){.tv_nsec = SOON_NS}, NULL);
-    result = driver->cuEventQuery(child->event);
   }
-  child_leave_context(entered);
-  return result != CUDA_ERROR_NOT_READY;
+  if (driver->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS)
+    return true;
+  driver->cuUserObjectRelease(object, 1); /* which calls release_graphs() */
+  return false;
 }
 
-bool child_end(struct comm *comm, enum child_patience patience)
+bool child_keep_for_graph(struct child *child, CUstream stream)
+{
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  uint64_t capture = 0;
+  CUgraph graph = NULL;
+
+  if (!child->handle ||
+      real_driver()->cuStreamGetCaptureInfo_v2(stream, &status, &capture, &graph, NULL, NULL) != CUDA_SUCCESS || !graph)
+    return false;
+  if (capture == child->kept_capture)
+    return true;
+  if (!child->graphs) {
+    child->graphs = calloc(1, sizeof(*child->graphs));
+    if (!child->graphs)
+      return false;
+    child->graphs->holders = 1;
+  }
+  if (!hold_by(graph, child->graphs))
+    return false;
+  child->kept_capture = capture;
+  return true;
+}
+
+ncclResult_t child_async_error(struct comm *comm)
+{
+  struct child *child = &comm->child;
+  ncclResult_t error = ncclSuccess;
+  ncclComm_t handle;
+
+  /* Sequentially consistent, like the exchange in take_handle(): either the handle is gone here or this is seen there.
+   */
+  __atomic_add_fetch(&child->observers, 1, __ATOMIC_SEQ_CST);
+  handle = __atomic_load_n(&child->handle, __ATOMIC_SEQ_CST);
+  if (handle && REAL(ncclCommGetAsyncError)(handle, &error) != ncclSuccess)
+    error = ncclSuccess;
+  __atomic_sub_fetch(&child->observers, 1, __ATOMIC_SEQ_CST);
+  return error == ncclInProgress ? ncclSuccess : error;
+}
+
+/* From here on no other thread has the handle. Looking at it takes no time, so neither does this. */
+static ncclComm_t take_handle(struct child *child)
+{
+  ncclComm_t handle = __atomic_exchange_n(&child->handle, NULL, __ATOMIC_SEQ_CST);
+
+  while (__atomic_load_n(&child->observers, __ATOMIC_SEQ_CST) > 0)
+    sched_yield();
+  return handle;
+}
+
+/* The work on the child is done. */
+static void end(struct child *child)
+{
+  ncclComm_t handle = take_handle(child);
+
+  if (handle) {
+    stage_end(&child->stage);
+    window_drop_all(&child->windows, handle);
+    /* Abort, not destroy: local to this rank, and the peers' children may live on. */
+    REAL(ncclCommAbort)(handle);
+  }
+  order_close(&child->order);
+  if (child->graphs)
+    release_graphs(child->graphs);
+  child->graphs = NULL;
+  child->kept_capture = 0;
+}
+
+bool child_end(struct comm *comm, uint32_t wait_ms)
 {
   struct child *child = &comm->child;
   CUstreamCaptureMode mode;
-  bool done = true;
+  bool done;
 
-  if (!child->handle && !child->event)
+  if (!child->handle && !child->order.event)
     return true;
-  mode = exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
-  done = is_done(child, patience);
-  if (done) {
-    if (child->handle) {
-      window_drop_all(&child->windows, child->handle);
-      /* Abort, not destroy: local to this rank, and the peers' children may live on. */
-      REAL(ncclCommAbort)(child->handle);
-    }
-    if (child->event)
-      real_driver()->cuEventDestroy_v2(child->event);
-    child->handle = NULL;
-    child->event = NULL;
-    child->event_valid = child->event_missing = false;
-  }
-  exchange_capture_mode(mode);
+  if (is_in_graphs(child) && wait_ms != ORDER_FOR_EVER)
+    return false;
+  mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  done = order_is_done(child, wait_ms);
+  if (done)
+    end(child);
+  child_exchange_capture_mode(mode);
   return done;
+}
+
+/* This rank has given its child up for memory's sake, and waits twice as long as the last time before the next. */
+static void wait_for_next(struct comm *comm)
+{
+  enum { CALLS = 1000, MAX_DOUBLINGS = 10 };
+  struct child *child = &comm->child;
+
+  child->epoch = board_epoch(comm->board);
+  child->retry_at = comm->calls + ((uint64_t)CALLS << (child->drops < MAX_DOUBLINGS ? child->drops : MAX_DOUBLINGS));
+  child->drops++;
+  log_info("rank %d of %d, communicator %016llx: windows given up, device memory is short; not tried again before "
+           "call %llu",
+           comm->rank, comm->nranks, (unsigned long long)comm->id, (unsigned long long)child->retry_at);
+}
+
+bool child_follow(struct comm *comm)
+{
+  if (board_epoch(comm->board) == comm->child.epoch)
+    return true;
+  if (comm->child.handle && !child_end(comm, ORDER_NOW))
+    return false;
+  wait_for_next(comm);
+  return true;
 }
 
 static void drop(struct comm *comm, void *data)
@@ -316,11 +404,12 @@ static void drop(struct comm *comm, void *data)
 
   if (!comm_hold_child(comm))
     return;
-  if (comm->child.handle) {
-    child_end(comm, CHILD_WAIT);
-    board_leave(comm->board);
-    comm_make_plain(comm, REASON_no_memory, 0);
-    *dropped = true;
+  if (comm->child.handle && !is_in_graphs(&comm->child)) {
+    board_end_epoch(comm->board, comm->child.epoch); /* first, since the others may take a while to hear of it */
+    /* Work that waits for a rank that is gone never ends; then this rank follows itself, at its next call. */
+    *dropped |= child_end(comm, ORDER_SOON);
+    if (!comm->child.handle)
+      wait_for_next(comm);
   }
   comm_release_child(comm);
 }

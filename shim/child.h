@@ -3,8 +3,8 @@
  * The child communicator, which holds the windows: NCCL goes symmetric by itself, by address, for every call whose
  * buffers lie in windows of that communicator, so the job's own must never have any.
  *
- * Owns the child from the ranks' agreement on making it to its end, its windows, and the order between calls on it
- * and on the job's communicator. What is collective here is entered only after every rank said ready.
+ * Owns the child from the ranks' agreement on making it to its end, and its windows. What is collective here is entered
+ * only after every rank said ready. Used by the one thread that holds the child, but for child_async_error().
  */
 #ifndef SYMMSHIM_CHILD_H
 #define SYMMSHIM_CHILD_H
@@ -13,30 +13,36 @@
 
 #include "shim/abi/cuda.h"
 #include "shim/abi/nccl.h"
+#include "shim/order.h"
 #include "shim/reason.h"
+#include "shim/stage.h"
+#include "shim/verdict.h"
 #include "shim/window.h"
 
 struct comm;
 
-enum child_lane { LANE_JOB, LANE_CHILD };
-
 struct child {
-  ncclComm_t handle; /* NULL until made, and again once gone */
-  CUcontext context; /* in which the job's communicator was made, and so of its device; NULL: there is none */
-  CUevent event;     /* recorded behind the last call on either communicator */
-  bool event_valid;
-  bool event_missing; /* it could not be recorded: only waiting for the whole device tells that the call is done */
-  enum child_lane last_lane;
-  uint64_t retry_at; /* the job's call on the communicator before which it is not tried again */
+  ncclComm_t handle;  /* NULL until made, and again once gone; other threads look at it */
+  uint32_t observers; /* threads that are looking */
+  ncclComm_t making;  /* where NCCL writes it while it is being made */
+  CUcontext context;  /* in which the job's communicator was made, and so of its device; NULL: there is none */
+  CUdevice device;
+  struct order order;
+  uint64_t epoch;              /* of the board, under which this rank votes */
+  uint64_t retry_at;           /* the job's call on the communicator before which it is not tried again */
+  uint32_t drops;              /* how often it was given up for memory's sake */
+  struct child_graphs *graphs; /* graphs that hold calls on it; NULL: none ever did */
+  uint64_t kept_capture;
   struct window_table windows;
+  struct stage stage;
 };
 
 /*
  * Agrees with the other ranks on making the child, and makes it. Returns REASON_none, or why not: for this call
  * (other_device, no_memory, no_kernel, a verdict), or for good (child_failed; the communicator is plain from then
- * on). `device` is where the call's buffers lie.
+ * on).
  */
-enum reason child_make(struct comm *comm, int device);
+enum reason child_make(struct comm *comm);
 
 /* What would keep this rank from registering another window: no_window_room, no_memory, or nothing. */
 enum reason child_obstacle(const struct child *child);
@@ -47,27 +53,47 @@ enum reason child_obstacle(const struct child *child);
  */
 enum reason child_register(struct comm *comm, struct segment *const segments[], int count);
 
+/* Asks whether all ranks succeeded in what they did together; says so to them where this one did not. */
+bool child_all_succeeded(struct comm *comm, enum verdict_question question, bool succeeded);
+
 /*
- * Keeps the order that NCCL would have kept on one communicator: a call on the other one than the last waits for that.
- * To be called around every launch as soon as there may be a child; not while capturing.
+ * Keeps the child, and so all memory of its windows, for as long as the graph that the stream is being captured into,
+ * or anything made of it, can run. False when that cannot be had.
  */
-void child_order_before(struct child *child, enum child_lane lane, CUstream stream);
-void child_order_after(struct child *child, enum child_lane lane, CUstream stream);
+bool child_keep_for_graph(struct child *child, CUstream stream);
 
 /* Makes the child's context current if it is not; undone by child_leave_context() with what this returned. */
 bool child_enter_context(const struct child *child);
 void child_leave_context(bool entered);
 
 /*
- * Ends the child, once this rank's work on it is done: WAIT waits for that, SOON for a moment, NOW not at all. False
- * when it is not done: then nothing was touched, since before NCCL 2.29 nothing can end its kernels.
+ * Allocations, and questions about events, must not break a capture that another thread has under way; the thread's
+ * own mode, which is returned, is put back afterwards (pytorch/pytorch#192524 is what happens otherwise).
  */
-enum child_patience { CHILD_NOW, CHILD_SOON, CHILD_WAIT };
-bool child_end(struct comm *comm, enum child_patience patience);
+CUstreamCaptureMode child_exchange_capture_mode(CUstreamCaptureMode mode);
 
 /*
- * Gives up the children that no thread is using, so that parked memory returns to the device. Their communicators are
- * plain on this rank from then on, and so on all. Returns whether there was one.
+ * What came of a call on the child or its parent. NCCL_COMM_BLOCKING=0 makes the child non-blocking too, and its calls
+ * are then launched later; whatever is to come after the launch has to wait for it. Peers are not waited for.
+ */
+ncclResult_t child_await(ncclComm_t handle, ncclResult_t result);
+
+/* The child's asynchronous error, ncclSuccess if there is none. Any thread; never waits. */
+ncclResult_t child_async_error(struct comm *comm);
+
+/*
+ * Ends the child, once this rank's work on it is done, as long as one waits for that (order.h). False when it is not
+ * done, or a graph may still run: then nothing was touched, since before NCCL 2.29 nothing can end its kernels. With
+ * ORDER_FOR_EVER NCCL waits for the graphs, as it does when the job's own communicator is destroyed.
+ */
+bool child_end(struct comm *comm, uint32_t wait_ms);
+
+/* Another rank gave up its child: this one does too. False while its work is not done; then it is tried again. */
+bool child_follow(struct comm *comm);
+
+/*
+ * Gives up the children that no thread is using and no graph holds, so that parked memory returns to the device; the
+ * other ranks hear of it and follow. They are made anew some calls later. Returns whether there was one.
  */
 bool child_drop_all(void);
 

@@ -168,23 +168,41 @@ static struct comm *new_record(void)
 }
 
 /* With init complete, whether the ranks can agree through their board. */
-static enum reason seal(struct attendance *attendance, ncclComm_t handle)
+static enum reason seal(struct comm *comm)
 {
-  if (REAL(ncclCommUserRank)(handle, &attendance->rank) != ncclSuccess ||
-      REAL(ncclCommCount)(handle, &attendance->nranks) != ncclSuccess)
+  comm->sealed = true;
+  if (REAL(ncclCommUserRank)(comm->handle, &comm->rank) != ncclSuccess ||
+      REAL(ncclCommCount)(comm->handle, &comm->nranks) != ncclSuccess)
     return REASON_board_failed;
-  if (attendance->nranks < 2)
+  if (comm->nranks < 2)
     return REASON_single_rank;
-  return fault_reason(board_seal(attendance->board, (uint32_t)attendance->nranks));
+  return fault_reason(board_seal(comm->board, (uint32_t)comm->nranks));
 }
 
-/* That in which NCCL has just made the communicator, and so of its device; NULL when there is none. */
-static CUcontext current_context(void)
+/* The current context is that in which NCCL makes the communicator, and so of its device. */
+static void note_context(struct child *child)
 {
   const struct driver *driver = real_driver();
-  CUcontext context = NULL;
 
-  return driver && driver->cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+  if (!driver || driver->cuCtxGetCurrent(&child->context) != CUDA_SUCCESS || !child->context ||
+      driver->cuCtxGetDevice(&child->device) != CUDA_SUCCESS)
+    child->context = NULL;
+}
+
+void comm_settle(struct comm *comm)
+{
+  ncclResult_t state = ncclInProgress;
+  enum reason reason;
+
+  if (comm->sealed || !comm->board)
+    return;
+  reason = REAL(ncclCommGetAsyncError)(comm->handle, &state) == ncclSuccess && state == ncclSuccess
+               ? seal(comm)
+               : REASON_board_failed;
+  if (!comm->child.context)
+    note_context(&comm->child);
+  if (reason != REASON_none)
+    comm_make_plain(comm, reason, 0);
 }
 
 /* A record under this handle is of a communicator that ended out of our sight. */
@@ -206,28 +224,28 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   struct comm *comm = made ? new_record() : NULL;
   enum reason plain = attendance->plain;
 
-  if (plain == REASON_none && result == ncclInProgress)
-    plain = REASON_nonblocking;
-  if (comm && plain == REASON_none)
-    plain = seal(attendance, handle);
-  if (!comm || plain != REASON_none) {
+  if (!comm) {
     board_detach(attendance->board);
-    attendance->board = NULL;
-  }
-  if (!comm)
     return;
+  }
   forget_stale(handle);
   comm->handle = handle;
   comm->real = guard.real;
   comm->id = attendance->id;
   comm->shares = attendance->shares;
+  comm->nonblocking = attendance->nonblocking;
   comm->rank = attendance->rank;
   comm->nranks = attendance->nranks;
   comm->nccl_version = attendance->nccl_version;
   comm->board = attendance->board;
-  comm->child.context = current_context();
-  if (plain != REASON_none)
+  note_context(&comm->child);
+  if (plain == REASON_none && result == ncclSuccess)
+    plain = seal(comm);
+  if (plain != REASON_none) {
+    board_detach(comm->board);
+    comm->board = NULL;
     comm_make_plain(comm, plain, 0);
+  }
   pthread_mutex_lock(&lock);
   insert(comm);
   pthread_mutex_unlock(&lock);
@@ -343,11 +361,30 @@ void comm_each(void (*visit)(struct comm *comm, void *data), void *data)
   guard.real = outer;
 }
 
+struct search {
+  ncclComm_t handle;
+  bool found;
+};
+
+static void compare_child(struct comm *comm, void *data)
+{
+  struct search *search = data;
+
+  search->found |= __atomic_load_n(&comm->child.handle, __ATOMIC_ACQUIRE) == search->handle;
+}
+
+bool comm_is_child(ncclComm_t handle)
+{
+  struct search search = {handle, false};
+
+  comm_each(compare_child, &search);
+  return search.found;
+}
+
 void comm_summarize(struct comm *comm)
 {
   for (int op = 0; op < POLICY_OP_COUNT; op++)
-    if (comm->tallies[op].calls > 0)
-      audit_summary(comm->id, comm->nranks, (enum policy_op)op, &comm->tallies[op]);
+    audit_summary(comm->id, comm->nranks, (enum policy_op)op, &comm->tallies[op]);
 }
 
 static void summarize_one(struct comm *comm, void *data)
@@ -387,7 +424,6 @@ static bool is_change(struct comm *comm, const struct audit_call *call)
 
 static void account(struct comm *comm, struct audit_call *call, uint64_t now)
 {
-  call->sequence = ++comm->calls;
   call->comm = comm->id;
   tally_add(&comm->tallies[call->request.op], call->path, call->reason, call->request.bytes);
   if (!audit_wants(POLICY_AUDIT_summary))
@@ -409,6 +445,7 @@ void comm_account(struct comm *comm, struct audit_call *call, uint64_t now)
     return;
   }
   pthread_mutex_lock(&lock);
+  call->sequence = ++unseen.calls;
   account(&unseen, call, now);
   pthread_mutex_unlock(&lock);
 }

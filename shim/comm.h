@@ -18,6 +18,7 @@
 #include "shim/board.h"
 #include "shim/child.h"
 #include "shim/reason.h"
+#include "shim/redop.h"
 
 enum {
   COMM_SIGNATURES = 256, /* kinds of call of which the last outcome is remembered; a power of two */
@@ -38,14 +39,19 @@ struct comm {
   struct real *real; /* the functions of the copy of NCCL that made it */
   uint64_t id;       /* the same on all ranks; 0 when it cannot be known */
   int rank, nranks, nccl_version;
-  bool shares;       /* what is split off it shares its resources, its abort flag too */
+  bool shares; /* what is split off it shares its resources, its abort flag too */
+  bool nonblocking;
   enum reason plain; /* why every call is plain for good; REASON_none while the board is in use */
   struct board *board;
+  bool sealed; /* the board is; a non-blocking init is not complete when it returns */
   struct child child;
+  struct redop_table redops;
   uint32_t offspring; /* communicators the job made from this one, which all its ranks count alike */
   bool busy;          /* the child is being used, made or dropped by one thread */
 
-  uint64_t calls, last_summary_ns;
+  uint64_t calls;  /* so many were made, or begun, on it; equal on all ranks, as is: */
+  uint64_t asking; /* the number of the one that is being brought before them */
+  uint64_t last_summary_ns;
   struct tally tallies[POLICY_OP_COUNT];
   struct signature signatures[COMM_SIGNATURES];
 };
@@ -56,9 +62,9 @@ struct comm {
  */
 struct attendance {
   uint64_t id;
-  int rank, nranks; /* as far as known beforehand; 0 ranks: not known */
-  int nccl_version; /* asked once: a rank that failed to hear it later would plan otherwise than the others */
-  bool shares;      /* as in struct comm */
+  int rank, nranks;         /* as far as known beforehand; 0 ranks: not known */
+  int nccl_version;         /* asked once: a rank that failed to hear it later would plan otherwise than the others */
+  bool shares, nonblocking; /* as in struct comm */
   enum reason plain;
   struct board *board;
 };
@@ -85,6 +91,12 @@ void comm_leave(struct comm *comm);
 /* Turns this thread's REAL() to the copy of NCCL that made the communicator, if that was seen. */
 void comm_turn_to(ncclComm_t handle);
 
+/*
+ * Before a call: a communicator whose init returned before it was complete is complete now, as NCCL demands of the
+ * caller; so it can be known whether its ranks can agree. This thread holds the child.
+ */
+void comm_settle(struct comm *comm);
+
 /* Whether another thread destroyed or aborted it since this one entered. */
 bool comm_is_dead(const struct comm *comm);
 
@@ -100,6 +112,9 @@ void comm_remove(struct comm *comm);
 
 /* Visits every communicator, inside each. */
 void comm_each(void (*visit)(struct comm *comm, void *data), void *data);
+
+/* Whether it is a child of one of them: what NCCL does on it from a thread of its own looks like the job's doing. */
+bool comm_is_child(ncclComm_t handle);
 
 /* Writes the counts of a communicator to the audit log; those of all are written when the process exits. */
 void comm_summarize(struct comm *comm);

@@ -2,6 +2,7 @@
 /* Handlers of collectives, groups, reduce ops and registrations. */
 #include "shim/call.h"
 #include "shim/comm.h"
+#include "shim/group.h"
 #include "shim/hooks.h"
 #include "shim/order.h"
 #include "shim/real.h"
@@ -36,7 +37,7 @@ ncclResult_t hook_ncclAllReduce(const void *sendbuff, void *recvbuff, size_t cou
     struct order_passage passage = order_pass_begin(comm, stream);                                                     \
     ncclResult_t result = REAL(name) args;                                                                             \
                                                                                                                        \
-    order_pass_end(&passage);                                                                                          \
+    order_pass_end(&passage, result);                                                                                  \
     return result;                                                                                                     \
   }
 PASS_IN_ORDER(ncclBroadcast,
@@ -75,43 +76,53 @@ ncclResult_t hook_ncclGroupStart(void)
   ncclResult_t result = REAL(ncclGroupStart)();
 
   if (result == ncclSuccess)
-    order_group_entered();
+    group_entered();
   return result;
 }
 
 /* An error leaves the group too. */
 ncclResult_t hook_ncclGroupEnd(void)
 {
-  ncclResult_t result = REAL(ncclGroupEnd)();
-
-  order_group_left();
-  return result;
+  return group_end(REAL(ncclGroupEnd));
 }
 
 /* Ends the group too, without doing what is in it. */
 ncclResult_t hook_ncclGroupSimulateEnd(ncclSimInfo_t *simInfo)
 {
-  ncclResult_t result = REAL(ncclGroupSimulateEnd)(simInfo);
+  ncclResult_t result;
 
-  order_group_left();
+  group_mix(); /* so that NCCL sees all of it */
+  result = REAL(ncclGroupSimulateEnd)(simInfo);
+  group_left(result);
   return result;
 }
 
-/*
- * Nothing to note: NCCL's handles of such ops are ncclNumOps and above (2.28.9), which tells them from the built-in
- * ones, and they stay with the job's communicator.
- */
+/* NCCL's handles of such ops are ncclNumOps and above (2.28.9), which tells them from the built-in ones. */
 ncclResult_t hook_ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                            ncclScalarResidence_t residence, ncclComm_t comm)
 {
-  comm_turn_to(comm);
-  return REAL(ncclRedOpCreatePreMulSum)(op, scalar, datatype, residence, comm);
+  struct comm *known = comm_enter(comm);
+  ncclResult_t result = REAL(ncclRedOpCreatePreMulSum)(op, scalar, datatype, residence, comm);
+
+  if (known && result == ncclSuccess)
+    redop_created(&known->redops, *op, scalar, datatype, residence);
+  if (known)
+    comm_leave(known);
+  return result;
 }
 
 ncclResult_t hook_ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
-  comm_turn_to(comm);
-  return REAL(ncclRedOpDestroy)(op, comm);
+  struct comm *known = comm_enter(comm);
+  ncclResult_t result;
+
+  group_mix(); /* a call that is kept may be the last to use it */
+  result = REAL(ncclRedOpDestroy)(op, comm);
+  if (known && result == ncclSuccess)
+    redop_destroyed(&known->redops, op);
+  if (known)
+    comm_leave(known);
+  return result;
 }
 
 /* A buffer that the job registers itself is the job's: registered twice its use is undefined (NCCL's api/comms). */
@@ -120,15 +131,17 @@ ncclResult_t hook_ncclCommRegister(const ncclComm_t comm, void *buff, size_t siz
 {
   ncclResult_t result;
 
+  group_mix();
   comm_turn_to(comm);
   result = REAL(ncclCommRegister)(comm, buff, size, handle);
-  if (result == ncclSuccess)
+  if (result == ncclSuccess && !comm_is_child(comm))
     window_job_add(comm, buff, size, *handle);
   return result;
 }
 
 ncclResult_t hook_ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
+  group_mix();
   window_job_remove(comm, handle);
   comm_turn_to(comm);
   return REAL(ncclCommDeregister)(comm, handle);
@@ -139,15 +152,17 @@ ncclResult_t hook_ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t siz
 {
   ncclResult_t result;
 
+  group_mix();
   comm_turn_to(comm);
   result = REAL(ncclCommWindowRegister)(comm, buff, size, win, winFlags);
-  if (result == ncclSuccess || result == ncclInProgress)
-    window_job_add(comm, buff, size, result == ncclSuccess && !order_in_group() ? *win : NULL);
+  if ((result == ncclSuccess || result == ncclInProgress) && !comm_is_child(comm))
+    window_job_add(comm, buff, size, result == ncclSuccess && !group_is_open() ? *win : NULL);
   return result;
 }
 
 ncclResult_t hook_ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 {
+  group_mix();
   window_job_remove(comm, win);
   comm_turn_to(comm);
   return REAL(ncclCommWindowDeregister)(comm, win);

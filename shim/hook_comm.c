@@ -5,6 +5,7 @@
 
 #include "shim/child.h"
 #include "shim/comm.h"
+#include "shim/group.h"
 #include "shim/hooks.h"
 #include "shim/log.h"
 #include "shim/order.h"
@@ -38,11 +39,9 @@ static bool is_sharing(const ncclConfig_t *config)
 /* Why a communicator that is about to be made cannot be attended, as this rank alone can tell. */
 static enum reason obstacle(const ncclConfig_t *config)
 {
-  if (order_in_group())
+  if (group_is_open())
     return REASON_grouped_init;
-  if (is_sharing(config))
-    return REASON_shared_resources;
-  return is_nonblocking(config) ? REASON_nonblocking : REASON_none;
+  return is_sharing(config) ? REASON_shared_resources : REASON_none;
 }
 
 /* From an id that the ranks were handed. NCCL_COMM_ID gives every communicator of a job the same one. */
@@ -51,11 +50,14 @@ static struct attendance attend_id(const ncclUniqueId *id, int nranks, int rank,
   const char *fixed = getenv("NCCL_COMM_ID");
   bool ambiguous = fixed && *fixed;
   uint64_t key = ambiguous ? 0 : comm_hash(0, id, sizeof(*id));
-  struct attendance attendance = comm_attend(key, nranks, rank, ambiguous ? REASON_comm_id_env : obstacle(config));
+  struct attendance attendance;
 
+  group_mix();
+  attendance = comm_attend(key, nranks, rank, ambiguous ? REASON_comm_id_env : obstacle(config));
   attendance.nranks = nranks;
   attendance.rank = rank;
   attendance.shares = is_sharing(config);
+  attendance.nonblocking = is_nonblocking(config);
   return attendance;
 }
 
@@ -65,24 +67,28 @@ static struct attendance attend_id(const ncclUniqueId *id, int nranks, int rank,
  */
 static struct attendance attend_offspring(ncclComm_t parent, const void *what, size_t size, const ncclConfig_t *config)
 {
-  struct comm *comm = comm_enter(parent);
   struct attendance attendance;
   enum reason plain;
+  struct comm *comm;
   uint64_t id = 0;
 
+  group_mix();
+  comm = comm_enter(parent);
   if (!comm)
     return comm_attend(0, 0, 0, REASON_unknown_comm);
   comm->offspring++;
   plain = comm->id == 0 ? REASON_unknown_comm : obstacle(config);
-  /* Without a configuration the parent's is inherited. */
-  if (plain == REASON_none && !config && comm->plain == REASON_nonblocking)
+  /* NCCL writes such a handle when the parent's state says success (init.cc, 2.28.9), which nobody tells the shim. */
+  if (plain == REASON_none && comm->nonblocking)
     plain = REASON_nonblocking;
   if (plain == REASON_none && !config && comm->shares)
     plain = REASON_shared_resources;
   if (comm->id != 0)
     id = comm_hash(comm_hash(comm->id, &comm->offspring, sizeof(comm->offspring)), what, size);
   attendance = comm_attend(id, comm->nranks, comm->rank, plain);
+  /* Without a configuration the parent's is inherited. */
   attendance.shares = config ? is_sharing(config) : comm->shares;
+  attendance.nonblocking = config ? is_nonblocking(config) : comm->nonblocking;
   comm_leave(comm);
   return attendance;
 }
@@ -184,15 +190,17 @@ ncclResult_t hook_ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *
 }
 
 /* Ends what the shim has on a communicator, before NCCL ends the communicator itself. */
-static void retire(ncclComm_t handle, bool forget)
+static void retire(ncclComm_t handle, enum reason reason, bool forget)
 {
-  struct comm *comm = comm_enter(handle);
+  struct comm *comm;
 
+  group_mix();
+  comm = comm_enter(handle);
   if (!comm)
     return;
-  comm_make_plain(comm, REASON_aborted, 0);
+  comm_make_plain(comm, reason, 0);
   if (comm_hold_child(comm)) {
-    child_end(comm, CHILD_WAIT);
+    child_end(comm, ORDER_FOR_EVER);
     comm_release_child(comm);
   }
   if (forget)
@@ -202,13 +210,13 @@ static void retire(ncclComm_t handle, bool forget)
 
 ncclResult_t hook_ncclCommFinalize(ncclComm_t comm)
 {
-  retire(comm, false);
+  retire(comm, REASON_aborted, false);
   return REAL(ncclCommFinalize)(comm);
 }
 
 ncclResult_t hook_ncclCommDestroy(ncclComm_t comm)
 {
-  retire(comm, true);
+  retire(comm, REASON_aborted, true);
   return REAL(ncclCommDestroy)(comm);
 }
 
@@ -220,7 +228,7 @@ static void end_child_soon(struct comm *comm)
 {
   if (!comm_hold_child(comm))
     return;
-  if (!child_end(comm, CHILD_SOON))
+  if (!child_end(comm, ORDER_SOON))
     log_info("rank %d of %d, communicator %016llx was aborted while its child communicator was at work: the child is "
              "left as it is",
              comm->rank, comm->nranks, (unsigned long long)comm->id);
@@ -251,6 +259,32 @@ ncclResult_t hook_ncclCommRevoke(ncclComm_t handle, int revokeFlags)
   comm_make_plain(comm, REASON_aborted, 0);
   result = REAL(ncclCommRevoke)(handle, revokeFlags);
   end_child_soon(comm);
+  comm_leave(comm);
+  return result;
+}
+
+/* Its memory is to go, and the child's is more of it. A job that resumes the communicator has it plain. */
+ncclResult_t hook_ncclCommSuspend(ncclComm_t comm, int flags)
+{
+  retire(comm, REASON_suspended, false);
+  return REAL(ncclCommSuspend)(comm, flags);
+}
+
+/*
+ * What happens to the child happens to the communicator, as far as the job is concerned. PyTorch's watchdog asks from a
+ * thread of its own while another is inside a call.
+ */
+ncclResult_t hook_ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *asyncError)
+{
+  struct comm *comm = comm_enter(handle);
+  ncclResult_t result = REAL(ncclCommGetAsyncError)(handle, asyncError);
+
+  if (!comm)
+    return result;
+  if (result == ncclSuccess && *asyncError == ncclSuccess) {
+    order_launched(comm);
+    *asyncError = child_async_error(comm);
+  }
   comm_leave(comm);
   return result;
 }

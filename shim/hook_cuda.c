@@ -84,8 +84,11 @@ cudaError_t hook_cudaFree(void *devPtr)
 {
   cudaError_t result;
 
-  if (devPtr && arena_free(devPtr, &result))
+  if (devPtr && arena_free(devPtr, &result)) {
+    if (life_policy()->arena_parked_max != 0 && arena_is_parking_more_than(life_policy()->arena_parked_max))
+      child_drop_all();
     return result;
+  }
   return REAL(cudaFree)(devPtr);
 }
 

@@ -97,6 +97,11 @@
   X(NCCL, ncclCommAbort, ncclResult_t, (ncclComm_t comm), (comm), ncclInvalidUsage)                                    \
   X(NCCL, ncclCommRevoke, ncclResult_t, (ncclComm_t comm, int revokeFlags), (comm, revokeFlags), ncclInvalidUsage)     \
                                                                                                                        \
+  X(NCCL, ncclCommGetAsyncError, ncclResult_t, (ncclComm_t comm, ncclResult_t * asyncError), (comm, asyncError),       \
+    ncclInvalidUsage)                                                                                                  \
+  X(NCCL, ncclCommSuspend, ncclResult_t, (ncclComm_t comm, int flags), (comm, flags), /* from 2.29.7 */                \
+    ncclInvalidUsage)                                                                                                  \
+                                                                                                                       \
   X(NCCL, ncclCommRegister, ncclResult_t, (const ncclComm_t comm, void *buff, size_t size, void **handle),             \
     (comm, buff, size, handle), ncclInvalidUsage)                                                                      \
   X(NCCL, ncclCommDeregister, ncclResult_t, (const ncclComm_t comm, void *handle), (comm, handle), ncclInvalidUsage)   \

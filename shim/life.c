@@ -78,9 +78,12 @@ enum life_mode life_wake(void)
   return __atomic_load_n(&life_state, __ATOMIC_ACQUIRE);
 }
 
+static bool forked;
+
 /* CUDA cannot be used in a forked child of a process that used it, and the parent's windows are not the child's. */
 static void fork_child(void)
 {
+  forked = true;
   real_after_fork();
   if (life_state != LIFE_ASLEEP)
     __atomic_store_n(&life_state, LIFE_OFF, __ATOMIC_RELEASE);
@@ -89,4 +92,20 @@ static void fork_child(void)
 __attribute__((constructor)) static void load(void)
 {
   pthread_atfork(NULL, NULL, fork_child);
+}
+
+/*
+ * Calls that pass the shim by leave no trace in it, and a program that only loads NCCL, as `import torch` does, looks
+ * the same from here as one whose calls are out of sight. Hence a fact, for those who ask.
+ */
+__attribute__((destructor)) static void tell_unseen(void)
+{
+  enum life_mode mode = __atomic_load_n(&life_state, __ATOMIC_ACQUIRE);
+  const char *path = forked || mode == LIFE_OFF ? NULL : real_uncalled();
+
+  if (path && (mode != LIFE_ASLEEP || wanted_mode() != LIFE_OFF))
+    log_info("no NCCL call was seen, though %s is loaded: there was none, or it went past the shim, which does not see "
+             "calls through handles (dlsym), by other names (pncclX), from libraries opened with RTLD_DEEPBIND, and "
+             "to NCCL linked statically",
+             path);
 }

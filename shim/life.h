@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the shim is awake. Nothing happens before the first interposed call of a process but the registration
- * of a fork handler; a child of a process in which the shim was awake is inert until it executes another
- * program; SYMMSHIM=off never wakes.
+ * When the shim is awake. Nothing happens before the first interposed call of a process but the registration of a
+ * fork handler, and without one nothing but a look, at the end, whether NCCL or CUDA was loaded all the same; a child
+ * of a process in which the shim was awake is inert until it executes another program; SYMMSHIM=off never wakes.
  *
  * Owns the mode and the policy in force. Starts no thread, makes no CUDA or NCCL call, never ends the process.
  */

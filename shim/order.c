@@ -1,20 +1,160 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/order.h"
 
+#include <time.h>
+
 #include "shim/comm.h"
+#include "shim/group.h"
 #include "shim/real.h"
 
 enum { GROUP_COMMS = 16, FIRST_CAPTURE_ERROR = 900, LAST_CAPTURE_ERROR = 908 };
 
 /* The job's communicators that had calls in the open group: their order is noted when the group ends. */
-struct group {
-  int depth, count;
+struct notes {
+  int count;
   struct {
     ncclComm_t comm;
     CUstream stream; /* of the last call; NCCL makes the streams of one communicator in a group wait for each other */
+    bool capturing;
   } notes[GROUP_COMMS];
 };
-static __thread struct group group __attribute__((tls_model("initial-exec")));
+static __thread struct notes noted __attribute__((tls_model("initial-exec")));
+
+bool order_open(struct order *order)
+{
+  CUevent *events[] = {&order->event, &order->capture_event};
+
+  for (int i = 0; i < 2; i++)
+    if (!*events[i] && real_driver()->cuEventCreate(events[i], CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+      return false;
+  return true;
+}
+
+void order_close(struct order *order)
+{
+  if (order->event)
+    real_driver()->cuEventDestroy_v2(order->event);
+  if (order->capture_event)
+    real_driver()->cuEventDestroy_v2(order->capture_event);
+  *order = (struct order){.launching = order->launching, .launch_stream = order->launch_stream};
+}
+
+bool order_is_capturing(CUstream stream)
+{
+  const struct driver *driver = real_driver();
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = driver ? driver->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
+
+  /* An error of captures (the legacy stream while another captures) is as good as one; others say nothing of them. */
+  return status != CU_STREAM_CAPTURE_STATUS_NONE || (result >= FIRST_CAPTURE_ERROR && result <= LAST_CAPTURE_ERROR);
+}
+
+/* Where the device cannot be told to keep an order, the host does. */
+static void settle(void)
+{
+  CUstreamCaptureMode mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+
+  real_driver()->cuCtxSynchronize();
+  child_exchange_capture_mode(mode);
+}
+
+/* Whether the stream's capture is another one than the last that had a call in it. */
+static bool enter_capture(struct order *order, CUstream stream)
+{
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  uint64_t id = 0;
+
+  real_driver()->cuStreamGetCaptureInfo_v2(stream, &status, &id, NULL, NULL, NULL);
+  if (id == order->capture)
+    return false;
+  order->capture = id;
+  return true;
+}
+
+static void before_captured(struct order *order, enum lane lane, CUstream stream)
+{
+  const struct driver *driver = real_driver();
+
+  if (!order->event)
+    return;
+  if (enter_capture(order, stream))
+    driver->cuStreamWaitEvent(stream, order->event, CU_EVENT_WAIT_EXTERNAL);
+  else if (order->capture_last != lane)
+    driver->cuStreamWaitEvent(stream, order->capture_event, 0);
+}
+
+static void after_captured(struct order *order, enum lane lane, CUstream stream)
+{
+  const struct driver *driver = real_driver();
+
+  if (!order->event)
+    return;
+  driver->cuEventRecord(order->capture_event, stream);
+  driver->cuEventRecordWithFlags(order->event, stream, CU_EVENT_RECORD_EXTERNAL);
+  order->capture_last = lane;
+  order->in_graphs = true;
+}
+
+void order_before(struct child *child, enum lane lane, CUstream stream, bool capturing)
+{
+  struct order *order = &child->order;
+  bool idle = !order->valid && !order->missing && !order->in_graphs, entered;
+
+  if (!capturing && (idle || (order->last == lane && !order->in_graphs)))
+    return;
+  entered = child_enter_context(child);
+  if (capturing)
+    before_captured(order, lane, stream);
+  else if (order->missing || real_driver()->cuStreamWaitEvent(stream, order->event, 0) != CUDA_SUCCESS)
+    settle();
+  child_leave_context(entered);
+}
+
+void order_after(struct child *child, enum lane lane, CUstream stream, bool capturing)
+{
+  struct order *order = &child->order;
+  bool entered;
+
+  if (!child->context)
+    return;
+  entered = child_enter_context(child);
+  if (capturing) {
+    after_captured(order, lane, stream);
+  } else {
+    order->valid = order_open(order) && real_driver()->cuEventRecord(order->event, stream) == CUDA_SUCCESS;
+    order->missing = !order->valid;
+    order->launching = false;
+    order->last = lane;
+  }
+  child_leave_context(entered);
+}
+
+bool order_is_done(const struct child *child, uint32_t wait_ms)
+{
+  enum { MILLISECOND_NS = 1000000 };
+  const struct order *order = &child->order;
+  const struct driver *driver = real_driver();
+  CUresult result = CUDA_SUCCESS;
+  bool entered;
+
+  if (!order->valid && !order->missing && !order->in_graphs)
+    return true;
+  if (order->missing && wait_ms != ORDER_FOR_EVER)
+    return false;
+  entered = child_enter_context(child);
+  if (order->missing)
+    settle();
+  else if (wait_ms == ORDER_FOR_EVER)
+    driver->cuEventSynchronize(order->event);
+  else
+    result = driver->cuEventQuery(order->event);
+  for (uint32_t i = 0; result == CUDA_ERROR_NOT_READY && i < wait_ms; i++) {
+    nanosleep(&(struct timespec){.tv_nsec = MILLISECOND_NS}, NULL);
+    result = driver->cuEventQuery(order->event);
+  }
+  child_leave_context(entered);
+  return result != CUDA_ERROR_NOT_READY;
+}
 
 /* Whether a call on this communicator is, or may one day be, followed by one on its child. */
 static bool may_have_child(const struct comm *comm)
@@ -40,85 +180,97 @@ static void release_and_leave(struct comm *comm)
   comm_leave(comm);
 }
 
-bool order_in_group(void)
-{
-  return group.depth > 0;
-}
-
-void order_group_entered(void)
-{
-  group.depth++;
-}
-
-void order_group_left(void)
-{
-  if (group.depth > 0 && --group.depth > 0)
-    return;
-  for (int i = 0; i < group.count; i++) {
-    struct comm *comm = enter_and_hold(group.notes[i].comm);
-    if (!comm)
-      continue;
-    child_order_after(&comm->child, LANE_JOB, group.notes[i].stream);
-    release_and_leave(comm);
-  }
-  group.count = 0;
-}
-
-static void note_in_group(ncclComm_t handle, CUstream stream)
+static void note_in_group(ncclComm_t handle, CUstream stream, bool capturing)
 {
   int at = 0;
 
-  while (at < group.count && group.notes[at].comm != handle)
+  while (at < noted.count && noted.notes[at].comm != handle)
     at++;
   if (at == GROUP_COMMS)
     return;
-  group.notes[at].comm = handle;
-  group.notes[at].stream = stream;
-  if (at == group.count)
-    group.count++;
-}
-
-bool order_is_capturing(CUstream stream)
-{
-  const struct driver *driver = real_driver();
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult result = driver ? driver->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
-
-  /* An error of captures (the legacy stream while another captures) is as good as one; others say nothing of them. */
-  return status != CU_STREAM_CAPTURE_STATUS_NONE || (result >= FIRST_CAPTURE_ERROR && result <= LAST_CAPTURE_ERROR);
+  noted.notes[at].comm = handle;
+  noted.notes[at].stream = stream;
+  noted.notes[at].capturing = capturing;
+  if (at == noted.count)
+    noted.count++;
 }
 
 bool order_plain_begin(struct comm *comm, CUstream stream, bool capturing)
 {
-  if (!may_have_child(comm) || capturing)
+  if (!may_have_child(comm) || (capturing && !comm->child.handle))
     return false;
-  child_order_before(&comm->child, LANE_JOB, stream);
+  order_before(&comm->child, LANE_JOB, stream, capturing);
   return true;
 }
 
-void order_plain_end(struct comm *comm, CUstream stream)
+/* A call on the job's communicator has been handed to NCCL, which may launch it from a thread of its own later on. */
+static void plain_issued(struct comm *comm, CUstream stream, bool capturing, ncclResult_t result)
 {
-  if (order_in_group())
-    note_in_group(comm->handle, stream);
+  struct order *order = &comm->child.order;
+
+  if (result != ncclInProgress || capturing) {
+    order_after(&comm->child, LANE_JOB, stream, capturing);
+    return;
+  }
+  order->launching = order->missing = true;
+  order->valid = false;
+  order->launch_stream = stream;
+  order->last = LANE_JOB;
+}
+
+void order_plain_end(struct comm *comm, CUstream stream, bool capturing, ncclResult_t result)
+{
+  if (group_is_open())
+    note_in_group(comm->handle, stream, capturing);
   else
-    child_order_after(&comm->child, LANE_JOB, stream);
+    plain_issued(comm, stream, capturing, result);
+}
+
+void order_launched(struct comm *comm)
+{
+  struct order *order = &comm->child.order;
+
+  if (!__atomic_load_n(&order->launching, __ATOMIC_RELAXED) || !comm_hold_child(comm))
+    return;
+  if (order->launching) {
+    order->launching = false;
+    order_after(&comm->child, LANE_JOB, order->launch_stream, false);
+  }
+  comm_release_child(comm);
 }
 
 struct order_passage order_pass_begin(ncclComm_t handle, CUstream stream)
 {
-  struct order_passage passage = {.comm = enter_and_hold(handle), .stream = stream};
+  struct order_passage passage = {.stream = stream};
 
-  if (passage.comm && !order_plain_begin(passage.comm, stream, order_is_capturing(stream))) {
+  group_mix();
+  passage.comm = enter_and_hold(handle);
+  if (!passage.comm)
+    return passage;
+  passage.capturing = order_is_capturing(stream);
+  if (!order_plain_begin(passage.comm, stream, passage.capturing)) {
     release_and_leave(passage.comm);
     passage.comm = NULL;
   }
   return passage;
 }
 
-void order_pass_end(const struct order_passage *passage)
+void order_pass_end(const struct order_passage *passage, ncclResult_t result)
 {
   if (!passage->comm)
     return;
-  order_plain_end(passage->comm, passage->stream);
+  order_plain_end(passage->comm, passage->stream, passage->capturing, result);
   release_and_leave(passage->comm);
+}
+
+void order_group_left(ncclResult_t result)
+{
+  for (int i = 0; i < noted.count; i++) {
+    struct comm *comm = enter_and_hold(noted.notes[i].comm);
+    if (!comm)
+      continue;
+    plain_issued(comm, noted.notes[i].stream, noted.notes[i].capturing, result);
+    release_and_leave(comm);
+  }
+  noted.count = 0;
 }

@@ -12,9 +12,9 @@
 #include "shim/reason.h"
 
 struct plan {
-  enum policy_path path;
-  enum policy_rewrite rewrite;     /* only with path window */
-  enum reason reason;              /* why plain; REASON_none with path window */
+  enum policy_path path;           /* staged: through slots where it cannot be done on the job's own buffers */
+  enum policy_rewrite rewrite;     /* pre_scale: only through slots, where post_scale is done on the way in too */
+  enum reason reason;              /* why plain; else REASON_none */
   struct policy_decision decision; /* what the policy said, whether or not NCCL could follow */
 };
 

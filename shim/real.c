@@ -49,12 +49,19 @@ static void *find_from(const char *path, const char *symbol)
   return found;
 }
 
-static void *find_in_loaded(enum library library, const char *symbol)
+static const char *loaded_path(enum library library)
 {
   struct search search = {.name = library_names[library]};
 
   dl_iterate_phdr(match_object, &search);
-  return search.path ? find_from(search.path, symbol) : NULL;
+  return search.path;
+}
+
+static void *find_in_loaded(enum library library, const char *symbol)
+{
+  const char *path = loaded_path(library);
+
+  return path ? find_from(path, symbol) : NULL;
 }
 
 /* A function that is kept must not lose its library: a caller may be unloaded and loaded again. */
@@ -81,6 +88,8 @@ static void tell_copies(enum library library, const char *path)
     log_info("two copies of NCCL are in use: %s and %s; each communicator stays with its own", none, path);
 }
 
+static bool nccl_called; /* the first call looks for its function */
+
 /* `object` is an address in the object that calls, or NULL. */
 static void *find(const void *object, enum library library, const char *symbol)
 {
@@ -88,6 +97,8 @@ static void *find(const void *object, enum library library, const char *symbol)
   void *found = dlsym(RTLD_NEXT, symbol);
   Dl_info info;
 
+  if (library == LIBRARY_NCCL)
+    __atomic_store_n(&nccl_called, true, __ATOMIC_RELAXED);
   if (!found && object && dladdr(object, &info))
     found = find_from(info.dli_fname, symbol);
   if (!found)
@@ -217,6 +228,15 @@ bool real_exists(const char *name)
     if (strcmp(places[i].name, name) == 0)
       return find(object_of(guard.real), places[i].library, name) != NULL;
   return false;
+}
+
+const char *real_uncalled(void)
+{
+  const char *path = loaded_path(LIBRARY_NCCL);
+
+  if (__atomic_load_n(&nccl_called, __ATOMIC_RELAXED))
+    return NULL;
+  return path ? path : loaded_path(LIBRARY_CUDA);
 }
 
 #define DRIVER_PLACE(name, params) {#name, offsetof(struct driver, name)},

@@ -40,6 +40,9 @@ void real_after_fork(void);
 #define REAL_EXISTS(name) real_exists(#name)
 bool real_exists(const char *name);
 
+/* If no NCCL call ever came: the file of NCCL, or else of CUDA's driver, if that is loaded. NULL otherwise. */
+const char *real_uncalled(void);
+
 #define DRIVER_MEMBER(name, params) CUresult(*name) params;
 struct driver {
   ABI_DRIVER_FUNCTIONS(DRIVER_MEMBER)

@@ -9,9 +9,18 @@ enum { MAX_CONTEXTS = 64, BLOCK_THREADS = 512, BLOCKS_PER_SM = 4, VECTOR_BYTES =
 
 extern const char symmshim_scale_ptx[]; /* kernels/embed.S */
 
+/* The types that there is a kernel for. */
+static const struct {
+  enum policy_dtype dtype;
+  const char *kernel;
+} types[] = {{POLICY_DTYPE_bf16, "symmshim_scale_bf16"},
+             {POLICY_DTYPE_fp16, "symmshim_scale_fp16"},
+             {POLICY_DTYPE_fp32, "symmshim_scale_fp32"}};
+enum { TYPES = sizeof(types) / sizeof(types[0]) };
+
 struct kernels {
   CUcontext context;
-  CUfunction scale_bf16, scale_fp32;
+  CUfunction scale[TYPES];
   unsigned max_blocks;
 };
 
@@ -29,26 +38,35 @@ static const struct kernels *kernels_of(CUcontext context)
   return NULL;
 }
 
+static bool load(const struct driver *driver, CUmodule module, struct kernels *kernels)
+{
+  CUdevice device;
+  int processors = 0;
+
+  for (int i = 0; i < TYPES; i++)
+    if (driver->cuModuleGetFunction(&kernels->scale[i], module, types[i].kernel) != CUDA_SUCCESS)
+      return false;
+  if (driver->cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+      driver->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS)
+    return false;
+  kernels->max_blocks = (unsigned)processors * BLOCKS_PER_SM;
+  return true;
+}
+
 bool rewrite_prepare(CUcontext context)
 {
   const struct driver *driver = real_driver();
   struct kernels fresh = {.context = context};
   CUmodule module;
-  CUdevice device;
-  int processors = 0;
 
   if (kernels_of(context))
     return true;
   if (!driver || driver->cuModuleLoadData(&module, symmshim_scale_ptx) != CUDA_SUCCESS)
     return false;
-  if (driver->cuModuleGetFunction(&fresh.scale_bf16, module, "symmshim_scale_bf16") != CUDA_SUCCESS ||
-      driver->cuModuleGetFunction(&fresh.scale_fp32, module, "symmshim_scale_fp32") != CUDA_SUCCESS ||
-      driver->cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-      driver->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS) {
+  if (!load(driver, module, &fresh)) {
     driver->cuModuleUnload(module);
     return false;
   }
-  fresh.max_blocks = (unsigned)processors * BLOCKS_PER_SM;
   pthread_mutex_lock(&lock);
   if (loaded_count < MAX_CONTEXTS) {
     loaded[loaded_count] = fresh;
@@ -58,20 +76,22 @@ bool rewrite_prepare(CUcontext context)
   return kernels_of(context) != NULL;
 }
 
-bool rewrite_scale(CUcontext context, CUstream stream, void *data, size_t count, enum policy_dtype dtype, float factor)
+bool rewrite_scale(CUcontext context, CUstream stream, void *to, const void *from, size_t count,
+                   enum policy_dtype dtype, float factor)
 {
   const struct kernels *kernels = kernels_of(context);
   unsigned long long elements = count;
-  void *params[] = {&data, &elements, &factor};
+  void *params[] = {&to, &from, &elements, &factor};
   size_t vectors = count * policy_dtype_size(dtype) / VECTOR_BYTES + 1;
   size_t blocks = (vectors + BLOCK_THREADS - 1) / BLOCK_THREADS;
-  CUfunction function;
+  int type = 0;
 
-  if (!kernels || (dtype != POLICY_DTYPE_bf16 && dtype != POLICY_DTYPE_fp32))
+  while (type < TYPES && types[type].dtype != dtype)
+    type++;
+  if (!kernels || type == TYPES)
     return false;
-  function = dtype == POLICY_DTYPE_bf16 ? kernels->scale_bf16 : kernels->scale_fp32;
   if (blocks > kernels->max_blocks)
     blocks = kernels->max_blocks;
-  return real_driver()->cuLaunchKernel(function, (unsigned)blocks, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, params,
-                                       NULL) == CUDA_SUCCESS;
+  return real_driver()->cuLaunchKernel(kernels->scale[type], (unsigned)blocks, 1, 1, BLOCK_THREADS, 1, 1, 0, stream,
+                                       params, NULL) == CUDA_SUCCESS;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries out the rewrite of a reduction: NCCL summed, the output is now multiplied by a factor, on the stream of
- * the call. Owns the device code, loaded once per context. Calls the CUDA driver only.
+ * Carries out the rewrite of a reduction: NCCL sums, and either each contribution is multiplied by a factor on its way
+ * into a slot, or the output afterwards, on the stream of the call. Owns the device code, loaded once per context.
+ * Calls the CUDA driver only.
  */
 #ifndef SYMMSHIM_REWRITE_H
 #define SYMMSHIM_REWRITE_H
@@ -16,9 +17,11 @@
 bool rewrite_prepare(CUcontext context);
 
 /*
- * Enqueues data[i] *= factor on `stream`, in a prepared, current context. dtype is bf16 or fp32. False when the
- * launch failed: then the output is a sum and not an average, and the caller must fail the call.
+ * Enqueues to[i] = from[i] * factor on `stream`, in a prepared, current context; `to` and `from` are the same or do not
+ * overlap. dtype is bf16, fp16 or fp32. False when the launch failed: then `to` holds no such thing, and the caller
+ * must fail the call.
  */
-bool rewrite_scale(CUcontext context, CUstream stream, void *data, size_t count, enum policy_dtype dtype, float factor);
+bool rewrite_scale(CUcontext context, CUstream stream, void *to, const void *from, size_t count,
+                   enum policy_dtype dtype, float factor);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shim/child.h"
 #include "shim/real.h"
 
 enum { NCCL_DEVICE_HANDLES = 22800 };
@@ -50,15 +51,17 @@ static bool is_window(ncclWindow_t handle, int nccl_version)
 bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment, int nccl_version)
 {
   struct window *window = &table->windows[table->count];
-  ncclWindow_t handle = NULL;
   ncclResult_t result;
 
   *window = (struct window){.segment_id = segment->id, .segment = segment};
   arena_pin(segment);
   remember(table, ++table->count);
-  result = REAL(ncclCommWindowRegister)(child, (void *)segment->base, segment->size, &handle, NCCL_WIN_COLL_SYMMETRIC);
-  window->handle = handle;
-  return result == ncclSuccess && is_window(handle, nccl_version);
+  result = REAL(ncclCommWindowRegister)(child, (void *)segment->base, segment->size, &window->handle,
+                                        NCCL_WIN_COLL_SYMMETRIC);
+  /* A non-blocking child returns before there is a window, with success (2.28.9) or as in progress. */
+  if (result == ncclInProgress || (result == ncclSuccess && !window->handle))
+    result = child_await(child, ncclInProgress);
+  return result == ncclSuccess && is_window(window->handle, nccl_version);
 }
 
 void window_drop_all(struct window_table *table, ncclComm_t child)

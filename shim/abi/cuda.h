@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The part of the CUDA runtime's and driver's ABI that symmshim uses, declared in our own words, so that a
- * build needs no CUDA toolkit. Holds for CUDA 11.2 to 13.0 (the suffixed names are what those drivers export).
+ * build needs no CUDA toolkit. Holds for CUDA 11.3 to 13.0 (the suffixed names are what those drivers export).
  *
  * With SYMMSHIM_REAL_HEADERS the real headers take the place of these declarations, and the lists and
  * assertions hold against them (shim/abi/check.c is compiled so where the toolkit is installed).
@@ -10,6 +10,7 @@
 #define SYMMSHIM_ABI_CUDA_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define ABI_CUDA_CONSTANTS(X)                                                                                          \
   X(cudaSuccess, 0)                                                                                                    \
@@ -28,6 +29,10 @@
   X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                                                                                  \
   X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                                                                                 \
   X(CU_EVENT_DISABLE_TIMING, 2)                                                                                        \
+  X(CU_EVENT_RECORD_EXTERNAL, 1)                                                                                       \
+  X(CU_EVENT_WAIT_EXTERNAL, 1)                                                                                         \
+  X(CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, 1)                                                                              \
+  X(CU_GRAPH_USER_OBJECT_MOVE, 1)                                                                                      \
   X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                                                                  \
   X(CU_MEM_LOCATION_TYPE_DEVICE, 1)                                                                                    \
   X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                                                                             \
@@ -67,6 +72,10 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUuserObject_st *CUuserObject;
+typedef void (*CUhostFn)(void *data);
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -148,11 +157,19 @@ _Static_assert(sizeof(cudaError_t) == 4 && sizeof(CUresult) == 4, "an enumeratio
   X(cuMemSetAccess, (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count))                         \
   X(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr ptr))                               \
   X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus * status))                                            \
+  X(cuStreamGetCaptureInfo_v2, (CUstream stream, CUstreamCaptureStatus * status, uint64_t * id, CUgraph * graph,       \
+                                const CUgraphNode **dependencies, size_t *count))                                      \
+  X(cuUserObjectCreate,                                                                                                \
+    (CUuserObject * object, void *data, CUhostFn destroy, unsigned int references, unsigned int flags))                \
+  X(cuUserObjectRelease, (CUuserObject object, unsigned int references))                                               \
+  X(cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned int references, unsigned int flags))        \
+  X(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                                  \
   X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode))                                                   \
   X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags))                                           \
   X(cuEventCreate, (CUevent * event, unsigned int flags))                                                              \
   X(cuEventDestroy_v2, (CUevent event))                                                                                \
   X(cuEventRecord, (CUevent event, CUstream stream))                                                                   \
+  X(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags))                                      \
   X(cuEventQuery, (CUevent event))                                                                                     \
   X(cuEventSynchronize, (CUevent event))                                                                               \
   X(cuModuleLoadData, (CUmodule * module, const void *image))                                                          \

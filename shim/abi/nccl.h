@@ -74,6 +74,7 @@ typedef struct {
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_SPLIT_NOCOLOR (-1)
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_CTA_POLICY_ZERO 0x02
 #define NCCL_SHRINK_ABORT 0x01
 
 /*

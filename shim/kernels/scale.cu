@@ -1,30 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * data[i] = round(data[i] * factor), in place: the second half of an average whose first half was a sum.
- * Any alignment of the element type is right; the middle runs in 16-byte vectors. Launched in one dimension,
- * with any number of blocks.
+ * to[i] = round(from[i] * factor): the second half of an average whose first half was a sum (then to == from), or the
+ * way of a contribution into a slot. `to` and `from` are the same or do not overlap. Any alignment of the element type
+ * is right; where both are alike to 16 bytes the middle runs in vectors of that size. Launched in one dimension, with
+ * any number of blocks.
  */
 #include "device.h"
 
-DEVICE float float_of(u32 bits)
-{
-  union {
-    u32 bits;
-    float value;
-  } cast;
-  cast.bits = bits;
-  return cast.value;
-}
-
-DEVICE u32 bits_of(float value)
-{
-  union {
-    u32 bits;
-    float value;
-  } cast;
-  cast.value = value;
-  return cast.bits;
-}
+enum { VECTOR = 16, IN_FLIGHT = 4 /* vectors that a thread has under way, so that memory is kept busy */ };
 
 /* By integer arithmetic (to nearest, ties to even; a NaN stays one), for devices without bf16 instructions. */
 DEVICE u32 bf16_of(float value)
@@ -41,9 +24,9 @@ DEVICE u32 scale_bf16(u32 element, float factor)
   return bf16_of(float_of(element << 16) * factor);
 }
 
-DEVICE u32 scale_bf16_pair(u32 pair, float factor)
+DEVICE u32 scale_fp16(u32 element, float factor)
 {
-  return scale_bf16(pair & 0xffffU, factor) | scale_bf16(pair >> 16, factor) << 16;
+  return fp16_of(float_of_fp16(element) * factor);
 }
 
 DEVICE u32 scale_fp32(u32 element, float factor)
@@ -51,49 +34,59 @@ DEVICE u32 scale_fp32(u32 element, float factor)
   return bits_of(float_of(element) * factor);
 }
 
-/* Elements before the first 16-byte boundary, at most `count`. */
-DEVICE u64 unaligned_head(const void *data, u64 size, u64 count)
+DEVICE u32 scale_bf16_word(u32 pair, float factor)
 {
-  u64 head = ((16 - ((u64)data & 15)) & 15) / size;
-
-  return head < count ? head : count;
+  return scale_bf16(pair & 0xffffU, factor) | scale_bf16(pair >> 16, factor) << 16;
 }
 
-KERNEL symmshim_scale_bf16(void *data, u64 count, float factor)
+DEVICE u32 scale_fp16_word(u32 pair, float factor)
 {
-  u16 *element = (u16 *)data;
-  u64 head = unaligned_head(data, sizeof(u16), count);
-  u64 vectors = (count - head) / 8;
-  u32x4 *vector = (u32x4 *)(element + head);
+  return scale_fp16(pair & 0xffffU, factor) | scale_fp16(pair >> 16, factor) << 16;
+}
 
-  for (u64 i = thread_index(); i < vectors; i += thread_count()) {
-    u32x4 v = vector[i];
-    for (int lane = 0; lane < 4; lane++)
-      v[lane] = scale_bf16_pair(v[lane], factor);
-    vector[i] = v;
+DEVICE u32 scale_fp32_word(u32 element, float factor)
+{
+  return scale_fp32(element, factor);
+}
+
+/* Elements before the first boundary of a vector, at most `count`; all of them where the two never meet one. */
+DEVICE u64 unaligned_head(const void *to, const void *from, u64 size, u64 count)
+{
+  u64 head = ((VECTOR - ((u64)to & (VECTOR - 1))) & (VECTOR - 1)) / size;
+
+  return ((u64)to ^ (u64)from) & (VECTOR - 1) || head > count ? count : head;
+}
+
+/* Head and tail are at most a vector long, but where there are no vectors. */
+#define SCALE(type, element)                                                                                           \
+  DEVICE u32x4 scale_##type##_vector(u32x4 v, float factor)                                                            \
+  {                                                                                                                    \
+    UNROLL for (int lane = 0; lane < 4; lane++) v[lane] = scale_##type##_word(v[lane], factor);                        \
+    return v;                                                                                                          \
+  }                                                                                                                    \
+  KERNEL symmshim_scale_##type(void *to, const void *from, u64 count, float factor)                                    \
+  {                                                                                                                    \
+    enum { PER_VECTOR = VECTOR / sizeof(element) };                                                                    \
+    u64 head = unaligned_head(to, from, sizeof(element), count), step = thread_count(), i = thread_index();            \
+    u64 vectors = (count - head) / PER_VECTOR, tail = head + vectors * PER_VECTOR;                                     \
+    element *out = (element *)to;                                                                                      \
+    const element *in = (const element *)from;                                                                         \
+    u32x4 *vector_out = (u32x4 *)(out + head);                                                                         \
+    const u32x4 *vector_in = (const u32x4 *)(in + head);                                                               \
+                                                                                                                       \
+    for (; i + (IN_FLIGHT - 1) * step < vectors; i += IN_FLIGHT * step) {                                              \
+      u32x4 v[IN_FLIGHT];                                                                                              \
+      UNROLL for (int at = 0; at < IN_FLIGHT; at++) v[at] = vector_in[i + at * step];                                  \
+      UNROLL for (int at = 0; at < IN_FLIGHT; at++) vector_out[i + at * step] = scale_##type##_vector(v[at], factor);  \
+    }                                                                                                                  \
+    for (; i < vectors; i += step)                                                                                     \
+      vector_out[i] = scale_##type##_vector(vector_in[i], factor);                                                     \
+    for (i = thread_index(); i < head; i += step)                                                                      \
+      out[i] = (element)scale_##type(in[i], factor);                                                                   \
+    for (i = tail + thread_index(); i < count; i += step)                                                              \
+      out[i] = (element)scale_##type(in[i], factor);                                                                   \
   }
-  /* at most 7 elements before and 7 after the vectors */
-  for (u64 i = thread_index(); i < head; i += thread_count())
-    element[i] = (u16)scale_bf16(element[i], factor);
-  for (u64 i = head + vectors * 8 + thread_index(); i < count; i += thread_count())
-    element[i] = (u16)scale_bf16(element[i], factor);
-}
 
-KERNEL symmshim_scale_fp32(void *data, u64 count, float factor)
-{
-  u32 *element = (u32 *)data;
-  u64 head = unaligned_head(data, sizeof(u32), count);
-  u64 vectors = (count - head) / 4;
-  u32x4 *vector = (u32x4 *)(element + head);
-
-  for (u64 i = thread_index(); i < vectors; i += thread_count()) {
-    u32x4 v = vector[i];
-    for (int lane = 0; lane < 4; lane++)
-      v[lane] = scale_fp32(v[lane], factor);
-    vector[i] = v;
-  }
-  for (u64 i = thread_index(); i < head; i += thread_count())
-    element[i] = scale_fp32(element[i], factor);
-  for (u64 i = head + vectors * 4 + thread_index(); i < count; i += thread_count())
-    element[i] = scale_fp32(element[i], factor);
-}
+SCALE(bf16, u16)
+SCALE(fp16, u16)
+SCALE(fp32, u32)

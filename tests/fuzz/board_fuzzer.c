@@ -131,7 +131,7 @@ static void scribble(struct object *object, struct input *input, uint64_t sequen
 
 static void call(struct board *board, struct object *object, struct input *input)
 {
-  struct board_ballot ballot = {{0}};
+  struct board_ballot ballot = {.stance = BOARD_STRICT};
   uint64_t kind = take(input, 1);
   uint32_t wait_us = kind == 0x81 ? WAIT_US : 0; /* rare: it gives the processor away */
 

@@ -47,6 +47,17 @@ void board_decline(struct board *board)
   (void)board;
 }
 
+uint64_t board_epoch(const struct board *board)
+{
+  (void)board;
+  return 0;
+}
+
+void board_end_epoch(struct board *board, uint64_t epoch)
+{
+  (void)board, (void)epoch;
+}
+
 void board_leave(struct board *board)
 {
   (void)board;

@@ -65,7 +65,7 @@ REASONS = {
     "ncclCommSplit": {"child_failed", "missing_ranks", "peer_left"},
     "ncclCommWindowRegister|ncclCommRegister|cuPointerGetAttribute": {"register_failed"},
     "ncclComm(Count|UserRank)": {"board_failed", "peer_left"} | ELSEWHERE,
-    "ncclGetVersion": {"nccl_version", "shim_differs", "peer_left", "agree_timeout", "paused"} | ELSEWHERE,
+    "ncclGetVersion": {"nccl_version", "shim_differs", "peer_left"} | ELSEWHERE,
 }
 
 

@@ -6,7 +6,9 @@ What escapes the shim, escapes it silently and unharmed.
 
 import collections
 import pathlib
+import re
 import shutil
+import sys
 import tempfile
 
 from harness import Skip, agrees, case, check, equal, execute, job, setup
@@ -218,6 +220,31 @@ def copy_through_a_handle():
     outcomes(result, OUTCOMES, runs=2)
 
 
+ONLY_LOADED = "import ctypes, os; ctypes.CDLL('libnccl.so.2'); os.fork() and os.wait()"
+
+
+@case("matrix", "tells_unseen_deep", command=["matrix_host", "deep:{matrix}/libmatrix_plugin.so", "run:only"])
+@case("matrix", "tells_unseen_names_for_tools", command=["matrix_pnccl", "calls"])
+@case("matrix", "tells_unseen_through_a_handle", command=["matrix_handle", "calls"])
+@case("matrix", "tells_unseen_only_loaded", command=[sys.executable, "-c", ONLY_LOADED])
+@case("matrix", "tells_unseen_only_cuda", library="libcuda.so.1",
+      command=["matrix_host", "global:{sim}/libcudart.so.13", "find:cudaFree"])
+@case("matrix", "tells_unseen_not_when_seen", lines=0, command=["matrix", "calls"])
+@case("matrix", "tells_unseen_not_when_off", lines=0, command=["matrix_pnccl", "calls"], env={"SYMMSHIM": "off"})
+@case("matrix", "tells_unseen_not_without_libraries", lines=0, command=["matrix_host"])
+@case("matrix", "tells_unseen_not_unasked", lines=0, command=["matrix_pnccl", "calls"], env={"SYMMSHIM_DEBUG": "WARN"})
+def tells_unseen(command, lines=1, library="libnccl.so.2", env=None):
+    """One line in each process, not in its forks; that there was a call that it did not see the shim cannot know."""
+    if any(word.startswith("deep:") for word in command):
+        no_deepbind()
+    path, *words = [word.format(sim=setup.sim, matrix=setup.matrix) for word in command]
+    env = {"SYMMSHIM_DEBUG": "INFO", "MATRIX_LIBRARY": f"{setup.sim}/libnccl.so.2", **(env or {})}
+    result = job(2, program=[program(path) if "/" not in path else path, *words], env=env, stdout=".*", stderr=".*",
+                 agree=False)
+    told = re.findall(r" SYMMSHIM INFO no NCCL call was seen, though \S*/(\S+) is loaded: ", result.stderr)
+    equal(told, [library] * 2 * lines, "what the shim says of it")
+
+
 # Two copies of a library.
 
 def comms_of(lines):
@@ -285,6 +312,19 @@ def two_copies_one_deep():
 def two_runtimes(opened):
     """CUDA 12's beside CUDA 13's: each has a last error of its own."""
     outcomes(both(program("matrix_host"), *map(plugin, opened), "run:a", "first:b", "run:c", runs=3), OUTCOMES, runs=3)
+
+
+@case("matrix", "unloaded_under_a_caller_that_stays_local", how="local")
+@case("matrix", "unloaded_under_a_caller_that_stays_global", how="global")
+def caller_stays(how):
+    """Loaded again the libraries lie elsewhere, and where they were there is nothing to call."""
+    names = ("cudaFree", "ncclGroupStart", "ncclGroupEnd", "ncclAllGather", "ncclBroadcast", "ncclCommDestroy")
+    once = [plugin("matrix_plugin", how), *(f"find:{name}" for name in names)]
+    again = [*once, "evict", *once, "evict", *once]
+    # Without the shim nothing of a local library is to be found.
+    wanted = probes(*again, shim=False) if how == "global" else 3 * probes(*once, shim=True)
+    equal(probes(*again, shim=True), wanted, "results")
+    check(not any(line.endswith(": none") for line in wanted), "all are there")
 
 
 # What is not there.

@@ -17,6 +17,7 @@ import time
 
 LONG_US = 10_000_000  # the longest agree_us there is: a busy machine times out in no case that does not want it
 OPS = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce"}
+TIMED = {"agree_us", "setup_ms", "warn_s"}
 NOTE = re.compile(r"\[(Symmetric|Plain)\] (\w+) bytes=(\d+) comm=(\S+)")
 
 
@@ -33,6 +34,8 @@ class Skip(Exception):
 
 class Setup:
     """Where things are; filled from the command line."""
+
+    slower = 1  # by how much a sanitizer slows the jobs down, and all that is timed has to be longer
 
 
 setup = Setup()
@@ -73,6 +76,8 @@ def policy(shim="", arena="", rules=None, **keys):
         "audit": "call",
     }
     settings.update(keys)
+    for key in TIMED.intersection(keys):
+        settings[key] = min(keys[key] * setup.slower, LONG_US)
     if rules is None:
         rules = "[rule all]\npath = window\nrewrite = post_scale\n"
     lines = [f"{key} = {value}\n" for key, value in settings.items()]
@@ -146,8 +151,6 @@ def environment(folder, shim, text, extra):
             SYMMSHIM_POLICY=f"{folder}/policy",
             SYMMSHIM_AUDIT=f"{folder}/audit.%r",
         )
-    elif setup.runtime:
-        env.update(LD_PRELOAD=setup.runtime)
     if setup.runtime:
         # Programs that no sanitizer was built into may leak as they like.
         env["ASAN_OPTIONS"] = "detect_leaks=0:" + env.get("ASAN_OPTIONS", "")
@@ -198,28 +201,50 @@ def execute(command, *, shim="", text=None, env=None, status=0, stdout=None, std
     return result
 
 
+def mapped_objects():
+    """Those that a living process has."""
+    found = set()
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found.update(re.findall(r"/dev/shm/(symmshim\S*)", maps.read_text()))
+        except OSError:
+            continue
+    return found
+
+
 def remains(before):
-    """Other tests on this machine have objects of their own, each for a moment."""
+    """Other tests on this machine have objects of their own, mapped by their jobs; ours have ended."""
     left = shared_objects() - before
     end = time.monotonic() + 3
     while left and time.monotonic() < end:
         time.sleep(0.02)
         left &= shared_objects()
+    left -= mapped_objects()
     if not left:
         return
     raise Failure(f"shared memory is left behind: {sorted(left)}")
 
 
+def lengthened(arguments):
+    """The job's own times, in milliseconds, where everything takes longer."""
+    words = list(map(str, arguments))
+    for i in range(1, len(words)):
+        if words[i - 1] in ("--late", "--abort-after"):
+            start, colon, time_ms = words[i].rpartition(":")
+            words[i] = f"{start}{colon}{int(time_ms) * setup.slower}"
+    return words
+
+
 def job(nranks, *arguments, shim=None, env=None, status=0, seconds=None, wrap=(), agree=True, program=None, stdout=None,
         **rest):
     """The job on `nranks` processes. Each says one line, and no more, unless the case is about something else."""
-    seconds = seconds or setup.seconds
+    seconds = seconds * setup.slower if seconds else setup.seconds
     full = {"SIM_DEVICES": str(max(nranks, 2))}
     full.update(env or {})
     program = program or [setup.job]
     if stdout is None:
         stdout = r"(job: rank \d+ of \d+: \d+ calls, all right\n){%d}" % nranks if status == 0 else ".*"
-    command = [setup.ranks, "-n", str(nranks), "-t", str(seconds), "--", *wrap, *program, *map(str, arguments)]
+    command = [setup.ranks, "-n", str(nranks), "-t", str(seconds), "--", *wrap, *program, *lengthened(arguments)]
     result = execute(command, shim=setup.shim if shim is None else shim, env=full, status=status, stdout=stdout,
                      timeout=seconds + 60, **rest)
     if agree:

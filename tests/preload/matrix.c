@@ -36,6 +36,8 @@
 #define ncclBroadcast pncclBroadcast
 #define ncclGroupStart pncclGroupStart
 #define ncclGroupEnd pncclGroupEnd
+#define ncclRedOpCreatePreMulSum pncclRedOpCreatePreMulSum
+#define ncclRedOpDestroy pncclRedOpDestroy
 #endif
 #ifdef MATRIX_HANDLE
 static void *through_handle(const char *name)

@@ -4,16 +4,20 @@
  *
  *   local:FILE, global:FILE, deep:FILE   opens a library
  *   close                                closes the one opened last
+ *   evict                                likewise, and takes the addresses that become free: a library that is opened
+ *                                        again lies elsewhere, and what still points to its old place points to nothing
  *   run:LABEL, first:LABEL               makes the assertion program's calls, in the library opened last, or first
  *   weak                                 calls what the library opened last has weak references to
  *   find:NAME                            looks a function up with RTLD_DEFAULT, and calls it
  */
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { MAX_OPEN = 8 };
+enum { MAX_OPEN = 8, MAX_RANGES = 512, PAGE = 4096 };
 
 static void *opened[MAX_OPEN];
 static int count;
@@ -34,6 +38,47 @@ static int open_library(const char *path, int how)
     return refuse(path);
   opened[count++] = handle;
   return 0;
+}
+
+static struct range {
+  uintptr_t start;
+  size_t size;
+} ranges[MAX_RANGES];
+static int range_count;
+
+/* Where the parts of an object lie. */
+static int note_ranges(struct dl_phdr_info *info, size_t size, void *data)
+{
+  (void)size;
+  (void)data;
+  for (int i = 0; i < info->dlpi_phnum && range_count < MAX_RANGES; i++) {
+    uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, end = start + info->dlpi_phdr[i].p_memsz;
+    if (info->dlpi_phdr[i].p_type != PT_LOAD)
+      continue;
+    start &= ~(uintptr_t)(PAGE - 1);
+    ranges[range_count++] = (struct range){start, (end - start + PAGE - 1) & ~(size_t)(PAGE - 1)};
+  }
+  return 0;
+}
+
+static int close_last(void)
+{
+  return count > 0 && dlclose(opened[--count]) == 0 ? 0 : refuse("close");
+}
+
+static int evict(void)
+{
+  int taken = 0;
+
+  range_count = 0;
+  dl_iterate_phdr(note_ranges, NULL);
+  if (close_last() != 0)
+    return 65;
+  /* What is still loaded stays as it is: nothing is replaced. */
+  for (int i = 0; i < range_count; i++)
+    taken += mmap((void *)ranges[i].start, ranges[i].size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                  -1, 0) != MAP_FAILED;
+  return taken > 0 ? 0 : refuse("evict: nothing was unloaded");
 }
 
 static int run(int which, const char *label)
@@ -87,7 +132,9 @@ static int step(const char *word)
   case 'd':
     return open_library(rest, RTLD_LOCAL | RTLD_DEEPBIND);
   case 'c':
-    return count > 0 && dlclose(opened[--count]) == 0 ? 0 : refuse(word);
+    return close_last();
+  case 'e':
+    return evict();
   case 'r':
     return run(count - 1, rest);
   case 'w':

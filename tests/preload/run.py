@@ -26,6 +26,7 @@ def arguments():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime", action="append", default=[], help="a sanitizer's runtime, to be preloaded first")
     parser.add_argument("--seconds", type=int, default=60, help="how long a job may take that is not meant to hang")
+    parser.add_argument("--slower", type=int, default=1, help="make all times that cases set longer by this factor")
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first case that fails")
     parser.add_argument("--group", help="only the cases of this group")
     parser.add_argument("--case", action="append", help="only this case")
@@ -52,6 +53,7 @@ def main():
         setattr(harness.setup, name, os.path.abspath(getattr(options, name)))
     harness.setup.runtime = " ".join(options.runtime)
     harness.setup.seconds = options.seconds
+    harness.setup.slower = options.slower
     wanted = {name: function for name, (group, function) in harness.cases.items()
               if options.group in (None, group) and (not options.case or name in options.case)}
     if options.list:

@@ -203,7 +203,7 @@ static int part_long_run(struct stage *stage, uint32_t rank)
   int others = attach_and_seal(stage, (struct joining){stage->ranks, rank, stage->ranks, 7}, &board);
 
   for (uint64_t call = 0; others >= 0 && call < 3 * BOARD_CELLS + 5; call++)
-    others += board_vote(board, &(struct board_ballot){{call, 1}}, LONG_US) != BOARD_YES;
+    others += board_vote(board, &(struct board_ballot){.words = {call, 1}}, LONG_US) != BOARD_YES;
   board_detach(board);
   return others;
 }
@@ -247,6 +247,29 @@ static void test_name_and_mode(void **state)
   assert_true(status.st_blocks * 512 >= status.st_size); /* really there, not a hole */
   board_detach(board);
   assert_false(exists(path_of(key)));
+}
+
+/* A rank that comes back before the others have done with the name: what it made they leave alone. */
+static void test_name_of_a_later_object(void **state)
+{
+  struct board *early, *sealing, *detaching, *later;
+  uint64_t key = new_key();
+
+  (void)state;
+  assert_int_equal(board_attach(&early, key, 3, 0, 0, no_pause), 0);
+  assert_int_equal(board_attach(&sealing, key, 3, 1, 0, no_pause), 0);
+  assert_int_equal(board_attach(&detaching, key, 3, 2, 0, no_pause), 0);
+  board_seal(early, 3);
+  assert_false(exists(path_of(key)));
+  board_detach(early);
+  assert_int_equal(board_attach(&later, key, 3, 0, 0, no_pause), 0);
+  board_seal(sealing, 3);
+  assert_true(exists(path_of(key)));
+  board_detach(detaching);
+  assert_true(exists(path_of(key)));
+  board_detach(later);
+  assert_false(exists(path_of(key)));
+  board_detach(sealing);
 }
 
 static void make_file(const char *path, mode_t mode, off_t size)
@@ -419,9 +442,15 @@ static void test_sweep(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_seal),          cmocka_unit_test(test_long_run),        cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_name_and_mode), cmocka_unit_test(test_hostile_objects), cmocka_unit_test(test_other_owner),
-      cmocka_unit_test(test_full),          cmocka_unit_test(test_sweep),
+      cmocka_unit_test(test_seal),
+      cmocka_unit_test(test_long_run),
+      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_name_and_mode),
+      cmocka_unit_test(test_name_of_a_later_object),
+      cmocka_unit_test(test_hostile_objects),
+      cmocka_unit_test(test_other_owner),
+      cmocka_unit_test(test_full),
+      cmocka_unit_test(test_sweep),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

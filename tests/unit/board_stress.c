@@ -129,7 +129,7 @@ static void *rank_main(void *argument)
 
   for (uint32_t cell = 0; cell < last; cell++) {
     struct record *record = &run->records[rank->number][cell];
-    struct board_ballot ballot = {{cell, run->seed}};
+    struct board_ballot ballot = {.words = {cell, run->seed}};
 
     if (one_in(&stream, 4 * MOST_CELLS))
       sprint = BOARD_CELLS + 8;

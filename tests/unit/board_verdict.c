@@ -3,15 +3,14 @@
  * What every verdict takes. Needs no processes: two boards of one process differ from two processes in nothing but
  * the answer of the seal, which is let pass here. No test depends on how long anything takes; a wait that should
  * end early and does not runs into the time limit of the test.
+ *
+ * The board is compiled in, so that it can start where nobody has ever come.
  */
-#include "shim/board.h"
+#include "shim/board.c" /* NOLINT */
 
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -83,7 +82,7 @@ static enum board_verdict vote_both(struct board *boards[PAIR], struct board_bal
   return verdict;
 }
 
-static const struct board_ballot same = {{1, 2, 3, 4, 5, 6, 7, 8}};
+static const struct board_ballot same = {.words = {1, 2, 3, 4, 5, 6, 7, 8}};
 
 static void test_yes_and_differ(void **state)
 {
@@ -126,7 +125,7 @@ static void test_declined(void **state)
 
 static void test_timeout(void **state)
 {
-  struct board_ballot other = {{9}};
+  struct board_ballot other = {.words = {9}};
   struct board *boards[PAIR];
 
   (void)state;
@@ -245,6 +244,47 @@ static void test_cancel(void **state)
   close_pair(boards);
 }
 
+/* Past the last sequence nothing is asked any more, however it would be. */
+static void test_last_sequence(void **state)
+{
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  for (int rank = 0; rank < PAIR; rank++) {
+    boards[rank]->last = LAST_SEQUENCE - BOARD_CELLS - 3;
+    finish_cell(boards[rank]);
+  }
+  for (int call = 0; call < BOARD_CELLS + 3; call++)
+    assert_int_equal(vote_both(boards, same, same, call % 2 == 1), BOARD_YES);
+  for (int call = 0; call < 3; call++) {
+    assert_int_equal(board_vote(boards[0], &same, LONG_US), BOARD_LEFT);
+    assert_int_equal(board_vote_step(boards[1], &same, LONG_US), BOARD_LEFT);
+    board_decline(boards[0]);
+    board_decline(boards[1]);
+  }
+  close_pair(boards);
+}
+
+/* One that only declines comes to the end as well, and those behind it learn of it. */
+static void test_last_sequence_declined(void **state)
+{
+  struct board *boards[PAIR];
+
+  (void)state;
+  open_pair(boards, no_pause);
+  for (int rank = 0; rank < PAIR; rank++) {
+    boards[rank]->last = LAST_SEQUENCE - 1;
+    finish_cell(boards[rank]);
+  }
+  board_decline(boards[0]);
+  board_decline(boards[0]);
+  assert_int_equal(boards[0]->last, LAST_SEQUENCE);
+  assert_int_equal(board_vote(boards[1], &same, LONG_US), BOARD_LEFT);
+  assert_int_equal(board_vote(boards[1], &same, LONG_US), BOARD_LEFT);
+  close_pair(boards);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -256,6 +296,8 @@ int main(void)
       cmocka_unit_test(test_lapping),
       cmocka_unit_test(test_lapping_keeps_verdicts),
       cmocka_unit_test(test_cancel),
+      cmocka_unit_test(test_last_sequence),
+      cmocka_unit_test(test_last_sequence_declined),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

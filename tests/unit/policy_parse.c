@@ -70,7 +70,7 @@ static const struct bad bad_sections[] = {
 
 static const struct bad bad_keys[] = {
     {"[shim]\nagre_us = 1\n", 2, "unknown key 'agre_us' in [shim]; known keys: agree_us, setup_ms, pause_after, "},
-    {"[shim]\nagre_us = 1\n", 2, "child_min_ctas, child_max_ctas, child_memory, window_memory, audit"},
+    {"[shim]\nagre_us = 1\n", 2, "child_min_ctas, child_max_ctas, child_memory, window_memory, stage_max, require_abortable, audit"},
     {"[shim]\nAGREE_US = 1\n", 2, "unknown key 'AGREE_US'"},
     {"[shim]\npath = plain\n", 2, "unknown key 'path' in [shim]"},
     {"[arena]\nagree_us = 1\n", 2,
@@ -120,8 +120,8 @@ static const struct bad bad_values[] = {
     {"[arena]\ncallers = " BYTES_10 BYTES_10 BYTES_10 BYTES_10 BYTES_10 BYTES_10 "0123\n", 2, "1 to 63 bytes"},
     {"[arena]\ncallers = a b c d e f g h i\n", 2, "at most 8 names"},
     {"[arena]\nmin_bytes = 2M\nmax_bytes = 1M\n", 1, "[arena]: min_bytes is above max_bytes"},
-    {"[all_gather]\npath = windows\n", 2, "unknown path 'windows'; known: plain, window"},
-    {"[all_gather]\nrewrite = scale\n", 2, "unknown rewrite 'scale'; known: none, post_scale"},
+    {"[all_gather]\npath = windows\n", 2, "unknown path 'windows'; known: plain, window, staged"},
+    {"[all_gather]\nrewrite = scale\n", 2, "unknown rewrite 'scale'; known: none, post_scale, pre_scale"},
     {"[rule a]\nop = all_gather all_to_all\n", 2, "unknown op 'all_to_all'; known: all_gather, reduce_scatter, "},
     {"[rule a]\nop = ,\n", 2, "op has no word in its list"},
     {"[rule a]\ndtype = float\n", 2, "unknown dtype 'float'; known: int8, uint8, "},
@@ -233,7 +233,7 @@ static void refuses_long_messages_whole(void **state)
   /* Even a key as long as a line can be leaves room for the list of known ones. */
   snprintf(text, sizeof(text), "[shim]\n%0180d = 1\n", 0);
   assert_int_equal(policy_parse(&policy, text, strlen(text), &error), -EINVAL);
-  assert_non_null(strstr(error.message, "window_memory, audit"));
+  assert_non_null(strstr(error.message, "require_abortable, audit"));
 }
 
 static void takes_an_empty_file(void **state)

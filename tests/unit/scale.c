@@ -16,11 +16,18 @@ __thread unsigned sim_thread_index, sim_thread_count;
 enum { ROOM = 96, MARK = 0x5a };
 
 /* Runs a kernel with so many threads, one after another, as the simulated GPU does. */
-static void launch(void (*kernel)(void *, u64, float), unsigned threads, void *data, u64 count, float factor)
+static void launch_copy(void (*kernel)(void *, const void *, u64, float), unsigned threads, void *to, const void *from,
+                        u64 count, float factor)
 {
   sim_thread_count = threads;
   for (sim_thread_index = 0; sim_thread_index < threads; sim_thread_index++)
-    kernel(data, count, factor);
+    kernel(to, from, count, factor);
+}
+
+static void launch(void (*kernel)(void *, const void *, u64, float), unsigned threads, void *data, u64 count,
+                   float factor)
+{
+  launch_copy(kernel, threads, data, data, count, factor);
 }
 
 static float value_at(size_t i)

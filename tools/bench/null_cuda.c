@@ -31,6 +31,12 @@ DO_NOTHING(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode))
 DO_NOTHING(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags))
 DO_NOTHING(cuEventDestroy_v2, (CUevent event))
 DO_NOTHING(cuEventRecord, (CUevent event, CUstream stream))
+DO_NOTHING(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags))
+DO_NOTHING(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
+DO_NOTHING(cuUserObjectCreate,
+           (CUuserObject * object, void *data, CUhostFn destroy, unsigned int references, unsigned int flags))
+DO_NOTHING(cuUserObjectRelease, (CUuserObject object, unsigned int references))
+DO_NOTHING(cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned int references, unsigned int flags))
 DO_NOTHING(cuEventQuery, (CUevent event))
 DO_NOTHING(cuEventSynchronize, (CUevent event))
 DO_NOTHING(cuModuleUnload, (CUmodule module))
@@ -58,6 +64,10 @@ GIVE(cuMemCreate,
 GIVE(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr ptr), (unsigned int *)data,
      CU_MEMORYTYPE_DEVICE)
 GIVE(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), status, CU_STREAM_CAPTURE_STATUS_NONE)
+GIVE(cuStreamGetCaptureInfo_v2,
+     (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
+      size_t *count),
+     status, CU_STREAM_CAPTURE_STATUS_NONE)
 GIVE(cuEventCreate, (CUevent * event, unsigned int flags), event, (CUevent)(void *)&something)
 GIVE(cuModuleLoadData, (CUmodule * module, const void *image), module, (CUmodule)(void *)&something)
 GIVE(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name), function,
