@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+import sections_life
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
@@ -77,19 +79,26 @@ class Bench:
         self.port = 29600
 
     def job(self, arguments, shim, nccl_debug=False, policy=None):
-        """One run of train.py. Returns a dict with its JSON line and, under the shim, the report and the audit."""
+        """One run of train.py."""
+        return self.torchrun([os.path.join(HERE, "train.py"), *arguments], shim, nccl_debug, policy)
+
+    def torchrun(self, arguments, shim, nccl_debug=False, policy=None, env=None, limit=120, alone=False):
+        """One run of a program. Returns a dict with its JSON line and, under the shim, the report and the audit."""
         folder = tempfile.mkdtemp(dir=self.temp)
         self.port += 1
-        torchrun = ["torchrun", "--nproc-per-node", "2", "--master-port", str(self.port), os.path.join(HERE, "train.py")]
-        command = torchrun + arguments
+        command = ["torchrun", "--nproc-per-node", "2", "--master-port", str(self.port), *arguments]
+        if alone:  # the program starts its ranks itself
+            command = [sys.executable, *arguments]
         if shim:
             command = [self.tool, "run", "--audit", folder + "/audit.%r.%p.jsonl"] + \
                 (["--policy", policy] if policy else []) + ["--"] + command
-        env = {}
+        shown = " ".join([f"{name}={value}" for name, value in (env or {}).items()]
+                         + (["symmshim run --"] if shim else [])
+                         + ["python3" if alone else "torchrun --nproc-per-node 2", os.path.basename(arguments[0]), *arguments[1:]])
+        env = dict(env or {})
         if nccl_debug:
-            env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": folder + "/nccl.%p"}
-        status, out, err, seconds = run(command, env)
-        shown = ("symmshim run -- " if shim else "") + "torchrun --nproc-per-node 2 train.py " + " ".join(arguments)
+            env.update({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING", "NCCL_DEBUG_FILE": folder + "/nccl.%p"})
+        status, out, err, seconds = run(command, env, limit)
         lines = [line for line in out.splitlines() if line.startswith("{")]
         found = {"status": status, "command": shown, "seconds": seconds, "json": json.loads(lines[-1]) if lines else None,
                  "line": lines[-1] if lines else "", "err": err, "audits": glob.glob(folder + "/audit.*")}
@@ -219,6 +228,10 @@ def speed(bench):
         results.check(good, what)
 
 
+MORE = {"staging": sections_life.staging, "life": sections_life.life, "cycles": sections_life.cycles,
+        "killed": sections_life.killed}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", help="build folder")
@@ -232,7 +245,10 @@ def main():
     bench = Bench(os.path.abspath(args.build), results)
     try:
         for section in args.only.split(","):
-            {"demo": demo, "one_process": one_process, "divergence": divergence, "speed": speed}[section](bench)
+            if section in MORE:
+                MORE[section](bench, same_parameters)
+            else:
+                {"demo": demo, "one_process": one_process, "divergence": divergence, "speed": speed}[section](bench)
     finally:
         shutil.rmtree(bench.temp, ignore_errors=True)
     results.add("", f"{len(results.failures)} checks failed.")
