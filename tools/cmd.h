@@ -21,6 +21,7 @@ enum { CMD_MAX_PATH = 4096 };
 /* The commands; argv[0] is "symmshim NAME", which getopt_long() puts before its messages. */
 int cmd_bench(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_run(int argc, char **argv);

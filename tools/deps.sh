@@ -3,7 +3,8 @@
 # Sourced by quickstart.sh and test.sh: installs what the build needs from Debian, or names it.
 
 symmshim_packages='gcc libc6-dev binutils clang libclang-rt-dev meson ninja-build pkg-config python3
-    libcmocka-dev libinih-dev libjansson-dev uthash-dev spin mandoc'
+    libcmocka-dev libinih-dev libjansson-dev uthash-dev spin mandoc
+    python3-jsonschema python3-html5lib zsh'
 
 symmshim_install() {
     missing=

@@ -14,6 +14,7 @@ struct command {
 static const struct command commands[] = {
     {"run", "start a command under the shim", cmd_run},
     {"report", "say from audit logs what went symmetric and what did not", cmd_report},
+    {"doctor", "say whether jobs can go symmetric here", cmd_doctor},
     {"explain", "say what the policy makes of a call", cmd_explain},
     {"check", "look for errors in policy files", cmd_check},
     {"bench", "measure what the shim costs on the host", cmd_bench},

@@ -36,10 +36,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
   static struct report report;
 
+  report_free(&report);
   memset(&report, 0, sizeof(report));
   MUST(report_read(&report, path_of(data, size)) == 0);
   MUST(report.records + report.skipped == lines_with_bytes(data, size));
   MUST(report.unknown_schema <= report.skipped);
+  MUST(report.cut_off <= 1 && report.cut_off <= report.skipped);
+  report_finish(&report);
   MUST(report.reason_count >= 0 && report.reason_count <= REPORT_MAX_REASONS);
   for (int i = 0; i < report.reason_count; i++)
     MUST(report.reasons[i][0] != '\0' && memchr(report.reasons[i], '\0', REPORT_MAX_REASON));

@@ -11,65 +11,27 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
-TOOL, FAKE_SHIM, ROOT = (os.path.abspath(path) for path in sys.argv[1:4])
-DATA = os.path.join(ROOT, 'tests/unit/data')
-MIB = 1 << 20
-
-
-def data(name):
-    return os.path.join(DATA, name)
-
-
-class ToolTest(unittest.TestCase):
-    maxDiff = None
-
-    def setUp(self):
-        self.folder = os.path.realpath(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.env = {'PATH': os.environ['PATH'], 'HOME': self.folder}
-        # Some tests preload a library into the tool itself, which a tool built with ASan would refuse.
-        self.env['ASAN_OPTIONS'] = os.environ.get('ASAN_OPTIONS', '') + ':verify_asan_link_order=0'
-        if 'UBSAN_OPTIONS' in os.environ:
-            self.env['UBSAN_OPTIONS'] = os.environ['UBSAN_OPTIONS']
-
-    def run_tool(self, *args, tool=TOOL, **env):
-        return subprocess.run([tool, *args], env={**self.env, **env}, cwd=self.folder, text=True, errors='replace',
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-
-    def write(self, name, text):
-        path = os.path.join(self.folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write(text)
-        return path
-
-    def expect(self, result, status, out='', err=''):
-        """`out` and `err` must occur; an empty one means that nothing at all is printed there."""
-        self.assertEqual(result.returncode, status, result)
-        for wanted, text in ((out, result.stdout), (err, result.stderr)):
-            if wanted:
-                self.assertIn(wanted, text, result)
-            else:
-                self.assertEqual(text, '', result)
+from tools_base import FAKE_SHIM, MIB, ROOT, TOOL, ToolTest
 
 
 class Dispatch(ToolTest):
     def test_help_and_version(self):
         self.expect(self.run_tool('--help'), 0, out='explain')
         self.assertRegex(self.run_tool('--version').stdout, r'^symmshim \d+\.\d+\.\d+\n$')
-        for command in ('run', 'report', 'explain', 'check', 'bench'):
+        for command in ('run', 'report', 'doctor', 'explain', 'check', 'bench'):
             self.expect(self.run_tool(command, '--help'), 0, out=f'Usage: symmshim {command}')
 
     def test_wrong_use(self):
-        self.expect(self.run_tool(), 2, err='symmshim: no command given; commands: run, report, explain, check, bench')
+        self.expect(self.run_tool(), 2,
+                    err='symmshim: no command given; commands: run, report, doctor, explain, check, bench')
         self.expect(self.run_tool('chekc'), 2,
-                    err="unknown command 'chekc'; commands: run, report, explain, check, bench")
-        for command in ('run', 'report', 'explain', 'check', 'bench'):
+                    err="unknown command 'chekc'; commands: run, report, doctor, explain, check, bench")
+        for command in ('run', 'report', 'doctor', 'explain', 'check', 'bench'):
             self.expect(self.run_tool(command, '--nonsense'), 2, err=f'symmshim {command}: unrecognized option')
-            self.expect(self.run_tool(command), 2, err=f'symmshim {command}: ')
+            if command != 'doctor':
+                self.expect(self.run_tool(command), 2, err=f'symmshim {command}: ')
 
     def test_full_disk(self):
         with open('/dev/full', 'w', encoding='ascii') as full:
@@ -335,110 +297,6 @@ class Run(ToolTest):
         self.expect(self.run_tool('run', '--off'), 2, err='no command given')
 
 
-class Report(ToolTest):
-    def report(self, *args):
-        done = self.run_tool('report', '--json', *args)
-        self.assertEqual(done.returncode, 0, done)
-        return json.loads(done.stdout)
-
-    def test_adds_up_the_last_summaries(self):
-        done = self.run_tool('report', '--json', data('audit_rank0.jsonl'), data('audit_rank1.jsonl'))
-        self.expect(done, 0, out='{')
-        self.assertEqual(json.loads(done.stdout), {
-            'schema': 1, 'files': 2, 'skipped_lines': 0, 'ops': {
-                'all_gather': {'calls': 200, 'bytes': 200 * MIB, 'symmetric_calls': 199, 'symmetric_bytes': 199 * MIB,
-                               'symmetric_percent': 99.5, 'plain': {'peer_declined': 1}, 'incomplete': False},
-                'reduce_scatter': {'calls': 90, 'bytes': 2570 * MIB, 'symmetric_calls': 60,
-                                   'symmetric_bytes': 1920 * MIB, 'symmetric_percent': 100 * 60 / 90,
-                                   'plain': {'ranks_differ': 14, 'policy': 10, 'agree_timeout': 6},
-                                   'incomplete': False},
-                'all_reduce': {'calls': 0, 'bytes': 0, 'symmetric_calls': 0, 'symmetric_bytes': 0,
-                               'symmetric_percent': None, 'plain': {}, 'incomplete': False}}})
-
-    def test_for_people(self):
-        done = self.run_tool('report', data('audit_rank0.jsonl'), data('audit_rank1.jsonl'))
-        self.expect(done, 0, out='all_gather')
-        lines = [line.split() for line in done.stdout.splitlines()]
-        self.assertIn(['all_gather', '200', '200', 'MiB', '199', '99.5', '%', '199', 'MiB'], lines)
-        self.assertIn(['reduce_scatter', '90', '2.5', 'GiB', '60', '66.7', '%', '1.9', 'GiB'], lines)
-        self.assertNotIn('all_reduce', done.stdout)
-        start = lines.index(['plain', 'reduce_scatter', 'by', 'reason'])
-        self.assertEqual([line[0] for line in lines[start + 1:start + 4]], ['ranks_differ', 'policy', 'agree_timeout'])
-        self.assertEqual(lines[start + 1][1:], ['14', '15.6', '%'])
-
-    def test_nearly_all_is_not_all(self):
-        text = '{"schema":1,"event":"summary","pid":1,"comm":"a","op":"all_reduce","calls":100000,"bytes":1,' \
-               '"window_calls":99999,"window_bytes":1,"plain":{"paused":1}}\n'
-        path = self.write('log', text)
-        self.assertIn('99.9 %', self.run_tool('report', path).stdout)
-        self.assertEqual(self.run_tool('report', '--require', 'all_reduce>=100', path).returncode, 1)
-
-    def test_killed_process(self):
-        done = self.run_tool('report', '--json', data('audit_killed.jsonl'), data('audit_rank0.jsonl'))
-        ops = json.loads(done.stdout)['ops']
-        self.assertEqual(ops['all_gather'], {
-            'calls': 102, 'bytes': 103 * MIB, 'symmetric_calls': 101, 'symmetric_bytes': 102 * MIB,
-            'symmetric_percent': 100 * 101 / 102, 'plain': {'not_in_arena': 1}, 'incomplete': True})
-        self.assertEqual(ops['reduce_scatter']['symmetric_calls'], 31)
-        self.assertIn('symmshim report: 1 line skipped\n', done.stderr)
-        self.assertIn('all_gather: incomplete: 1 communicator in processes', done.stderr)
-        self.assertIn('incomplete', self.run_tool('report', data('audit_killed.jsonl')).stdout)
-
-    def test_malformed_lines(self):
-        done = self.run_tool('report', '--json', data('audit_malformed.jsonl'))
-        self.expect(done, 0, out='{', err='symmshim report: 16 lines skipped\n')
-        answer = json.loads(done.stdout)
-        self.assertEqual(answer['skipped_lines'], 16)
-        self.assertEqual(answer['ops']['all_gather']['calls'], 4)
-        self.assertEqual(answer['ops']['all_gather']['plain'], {'policy': 2})
-
-    def test_long_lines(self):
-        with open(data('audit_rank0.jsonl'), encoding='utf-8') as file:
-            lines = file.read()
-        fits = '{"schema":1,"event":"x","a":"' + 'a' * 65000 + '"}\n'
-        path = self.write('log', fits + '{"a":"' + 'b' * 200000 + '"}\n' + lines)
-        answer = self.report(path)
-        self.assertEqual(answer['skipped_lines'], 1)
-        self.assertEqual(answer['ops']['all_gather']['calls'], 100)
-
-    def test_nul_bytes(self):
-        with open(data('audit_rank0.jsonl'), encoding='utf-8') as file:
-            lines = file.read()
-        answer = self.report(self.write('log', '\0\0\0\n{"schema":1,\0}\n' + lines))
-        self.assertEqual(answer['skipped_lines'], 2)
-        self.assertEqual(answer['ops']['all_gather']['calls'], 100)
-
-    def test_unknown_schemas(self):
-        done = self.run_tool('report', data('audit_schema2.jsonl'))
-        self.expect(done, 0, out='no calls', err='2 of them written in a schema that is not 1')
-        self.assertIn('2 lines skipped', done.stderr)
-
-    def test_empty_file(self):
-        path = self.write('log', '')
-        self.expect(self.run_tool('report', path), 0, out='no calls\n', err=f'{path}: no record in it')
-
-    def test_unreadable_file(self):
-        self.expect(self.run_tool('report', data('audit_rank0.jsonl'), 'absent'), 2, err='absent: No such file')
-        self.expect(self.run_tool('report', self.folder), 2, err='Is a directory')
-
-    def test_requirements(self):
-        files = (data('audit_rank0.jsonl'), data('audit_rank1.jsonl'))
-
-        def require(*requirements):
-            args = [part for text in requirements for part in ('--require', text)]
-            return self.run_tool('report', *args, *files)
-
-        self.expect(require('all_gather>=99.5', 'reduce_scatter>=66'), 0, out='all_gather')
-        self.expect(require('all_gather>=99.51'), 1, out='all_gather',
-                    err='symmshim report: all_gather: 99.5 % symmetric (199 of 200 calls), 99.51 % required\n')
-        done = require('all_gather>=0', 'reduce_scatter>=95.5', 'all_reduce>=0')
-        self.expect(done, 1, out='all_gather', err='reduce_scatter: 66.6667 % symmetric')
-        self.assertIn('all_reduce: no calls, 0 % required', done.stderr)
-        for wrong in ('all_gather', 'all_gather>100', 'all_to_all>=1', '>=1', 'all_gather>=', 'all_gather>=x',
-                      'all_gather>=101', 'all_gather>=-1', 'all_gather>=1.2.3', 'all_gather>=nan', 'all_gather>=0x10'):
-            self.expect(require(wrong), 2, err='symmshim report: --require')
-
-
 class Pages(ToolTest):
     """The manual pages name what there is."""
 
@@ -475,7 +333,8 @@ class Pages(ToolTest):
                 self.assertRegex(page, rf'\b{word}\b')
 
     def test_the_example_of_the_log_is_one(self):
-        example = self.page('tools/symmshim-audit.5').split('.Bd -literal\n')[1].split('.Ed')[0]
+        examples = self.page('tools/symmshim-audit.5').split('.Bd -literal\n')[1:]
+        example = ''.join(text.split('.Ed')[0] for text in examples)
         log = self.write('log', example.replace('\n ', '').strip() + '\n')
         done = self.run_tool('report', '--json', log)
         self.expect(done, 0, out='{')
@@ -489,7 +348,7 @@ class Pages(ToolTest):
 
     def test_every_option_is_documented(self):
         page = self.page('tools/symmshim.1')
-        for command in ('run', 'report', 'explain', 'check', 'bench'):
+        for command in ('run', 'report', 'doctor', 'explain', 'check', 'bench'):
             options = re.findall(r'^  --([\w-]+)', self.run_tool(command, '--help').stdout, re.M)
             self.assertGreater(len(options), 1)
             section = re.split(r'\n\.S[sh] ', page.split(f'.Ss {command}\n')[1])[0]
