@@ -255,6 +255,12 @@ static bool enter_slot(struct attempt *attempt, struct buffers *buffers)
                        layout->send.bytes / policy_dtype_size(attempt->request.dtype), attempt->request.dtype, factor);
 }
 
+/* Whether there is work on the call's stream before it; the job leans on NCCL's order for what that reads, too. */
+static bool copies_in(const struct attempt *attempt)
+{
+  return attempt->path == POLICY_PATH_staged || attempt->layout.send.copied;
+}
+
 /* What is left to do on the call's stream after it. */
 static bool leave(const struct attempt *attempt, const struct buffers *buffers)
 {
@@ -267,7 +273,8 @@ static bool leave(const struct attempt *attempt, const struct buffers *buffers)
     return false;
   if (!buffers->slot)
     return true;
-  return copy(call->recv, buffers->recv, attempt->layout.recv.bytes, call->stream) && stage_give(comm, call->stream);
+  return copy(call->recv, buffers->recv, attempt->layout.recv.bytes, call->stream) &&
+         stage_give(comm, call->stream, attempt->path != POLICY_PATH_staged);
 }
 
 /* Aborted by another thread meanwhile: NCCL must not see the handle again. */
@@ -286,9 +293,9 @@ static ncclResult_t make_symmetric(struct attempt *attempts, int count)
   ncclResult_t result = ncclSuccess, ended;
 
   for (int i = 0; i < count; i++) {
+    order_before(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing, copies_in(&attempts[i]));
     sound &= attempts[i].path == POLICY_PATH_staged ? enter_slot(&attempts[i], &buffers[i])
                                                     : enter_windows(&attempts[i], &buffers[i]);
-    order_before(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing);
   }
   if (count > 1)
     result = REAL(ncclGroupStart)();
@@ -302,7 +309,8 @@ static ncclResult_t make_symmetric(struct attempt *attempts, int count)
   for (int i = 0; i < count; i++) {
     if (sound && result == ncclSuccess)
       sound = leave(&attempts[i], &buffers[i]);
-    order_after(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing);
+    order_after(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing,
+                attempts[i].rewrite == POLICY_REWRITE_post_scale || buffers[i].slot);
   }
   child_leave_context(entered);
   return sound ? result : fail(comm, "a copy, or the kernel that scales, could not be launched");

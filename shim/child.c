@@ -141,6 +141,8 @@ static bool split(struct comm *comm)
   watch_end(&watch);
   if (result == ncclSuccess)
     __atomic_store_n(&child->handle, child->making, __ATOMIC_RELEASE);
+  else if (child->making && result != ncclInProgress)
+    REAL(ncclCommAbort)(child->making); /* handed out although it could not be made (init.cc, 2.28.9) */
   return child->handle != NULL;
 }
 

@@ -71,7 +71,7 @@ static bool enter_capture(struct order *order, CUstream stream)
   return true;
 }
 
-static void before_captured(struct order *order, enum lane lane, CUstream stream)
+static void before_captured(struct order *order, enum lane lane, CUstream stream, bool extra)
 {
   const struct driver *driver = real_driver();
 
@@ -79,11 +79,11 @@ static void before_captured(struct order *order, enum lane lane, CUstream stream
     return;
   if (enter_capture(order, stream))
     driver->cuStreamWaitEvent(stream, order->event, CU_EVENT_WAIT_EXTERNAL);
-  else if (order->capture_last != lane)
+  else if (order->capture_last != lane || order->capture_trailing || extra)
     driver->cuStreamWaitEvent(stream, order->capture_event, 0);
 }
 
-static void after_captured(struct order *order, enum lane lane, CUstream stream)
+static void after_captured(struct order *order, enum lane lane, CUstream stream, bool extra)
 {
   const struct driver *driver = real_driver();
 
@@ -92,25 +92,27 @@ static void after_captured(struct order *order, enum lane lane, CUstream stream)
   driver->cuEventRecord(order->capture_event, stream);
   driver->cuEventRecordWithFlags(order->event, stream, CU_EVENT_RECORD_EXTERNAL);
   order->capture_last = lane;
+  order->capture_trailing = extra;
   order->in_graphs = true;
 }
 
-void order_before(struct child *child, enum lane lane, CUstream stream, bool capturing)
+void order_before(struct child *child, enum lane lane, CUstream stream, bool capturing, bool extra)
 {
   struct order *order = &child->order;
-  bool idle = !order->valid && !order->missing && !order->in_graphs, entered;
+  bool idle = !order->valid && !order->missing && !order->in_graphs;
+  bool kept_by_nccl = order->last == lane && !order->trailing && !extra && !order->in_graphs, entered;
 
-  if (!capturing && (idle || (order->last == lane && !order->in_graphs)))
+  if (!capturing && (idle || kept_by_nccl))
     return;
   entered = child_enter_context(child);
   if (capturing)
-    before_captured(order, lane, stream);
+    before_captured(order, lane, stream, extra);
   else if (order->missing || real_driver()->cuStreamWaitEvent(stream, order->event, 0) != CUDA_SUCCESS)
     settle();
   child_leave_context(entered);
 }
 
-void order_after(struct child *child, enum lane lane, CUstream stream, bool capturing)
+void order_after(struct child *child, enum lane lane, CUstream stream, bool capturing, bool extra)
 {
   struct order *order = &child->order;
   bool entered;
@@ -119,12 +121,13 @@ void order_after(struct child *child, enum lane lane, CUstream stream, bool capt
     return;
   entered = child_enter_context(child);
   if (capturing) {
-    after_captured(order, lane, stream);
+    after_captured(order, lane, stream, extra);
   } else {
     order->valid = order_open(order) && real_driver()->cuEventRecord(order->event, stream) == CUDA_SUCCESS;
     order->missing = !order->valid;
     order->launching = false;
     order->last = lane;
+    order->trailing = extra;
   }
   child_leave_context(entered);
 }
@@ -199,7 +202,7 @@ bool order_plain_begin(struct comm *comm, CUstream stream, bool capturing)
 {
   if (!may_have_child(comm) || (capturing && !comm->child.handle))
     return false;
-  order_before(&comm->child, LANE_JOB, stream, capturing);
+  order_before(&comm->child, LANE_JOB, stream, capturing, false);
   return true;
 }
 
@@ -209,7 +212,7 @@ static void plain_issued(struct comm *comm, CUstream stream, bool capturing, ncc
   struct order *order = &comm->child.order;
 
   if (result != ncclInProgress || capturing) {
-    order_after(&comm->child, LANE_JOB, stream, capturing);
+    order_after(&comm->child, LANE_JOB, stream, capturing, false);
     return;
   }
   order->launching = order->missing = true;
@@ -234,7 +237,7 @@ void order_launched(struct comm *comm)
     return;
   if (order->launching) {
     order->launching = false;
-    order_after(&comm->child, LANE_JOB, order->launch_stream, false);
+    order_after(&comm->child, LANE_JOB, order->launch_stream, false, false);
   }
   comm_release_child(comm);
 }

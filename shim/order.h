@@ -27,11 +27,13 @@ struct order {
   bool valid;
   bool missing; /* it could not be recorded: only waiting for the whole device tells that the call is done */
   enum lane last;
+  bool trailing;  /* it has work of the shim's behind it, which NCCL does not know of */
   bool in_graphs; /* some graph records the event: it says nothing then of which lane was last */
 
   CUevent capture_event; /* the same inside the capture under way */
   uint64_t capture;
   enum lane capture_last;
+  bool capture_trailing;
 
   bool launching; /* the last call on the job's communicator returned ncclInProgress, on this stream */
   CUstream launch_stream;
@@ -44,9 +46,12 @@ void order_close(struct order *order);
 /* Whether a stream is being captured into a graph, as far as can be told. */
 bool order_is_capturing(CUstream stream);
 
-/* To be called around every launch as soon as there may be a child. */
-void order_before(struct child *child, enum lane lane, CUstream stream, bool capturing);
-void order_after(struct child *child, enum lane lane, CUstream stream, bool capturing);
+/*
+ * To be called around every launch, and the copies and kernels of the shim's before and after it, as soon as there may
+ * be a child. `extra`: there are such.
+ */
+void order_before(struct child *child, enum lane lane, CUstream stream, bool capturing, bool extra);
+void order_after(struct child *child, enum lane lane, CUstream stream, bool capturing, bool extra);
 
 /* Whether the last call's work is done, after waiting so long for it. */
 enum { ORDER_NOW = 0, ORDER_SOON = 100, ORDER_FOR_EVER = UINT32_MAX }; /* milliseconds */

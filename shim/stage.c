@@ -102,12 +102,13 @@ void *stage_take(struct comm *comm, CUstream stream)
   return (void *)(stage->segments[stage->sizes - 1]->base + slot * stage->slot_bytes);
 }
 
-bool stage_give(struct comm *comm, CUstream stream)
+bool stage_give(struct comm *comm, CUstream stream, bool alone)
 {
   struct stage *stage = &comm->child.stage;
   uint32_t slot = stage->next;
 
-  stage->next = (slot + 1) % STAGE_SLOTS;
+  if (!alone)
+    stage->next = (slot + 1) % STAGE_SLOTS;
   stage->slots[slot].used = true;
   return real_driver()->cuEventRecord(stage->slots[slot].free, stream) == CUDA_SUCCESS;
 }

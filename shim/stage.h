@@ -30,7 +30,7 @@ struct stage {
   uint64_t retry_at;   /* the call before which making larger ones is not tried again */
   uint32_t sizes;
   struct segment *segments[STAGE_SIZES]; /* the last one is in use */
-  uint32_t next;
+  uint32_t next; /* slot of the next call that all ranks stage; equal on all, since peers find theirs by their own */
   struct {
     CUevent free; /* recorded behind its last use */
     bool used;
@@ -46,9 +46,12 @@ bool stage_fits(const struct stage *stage, uint64_t bytes);
  */
 enum reason stage_make(struct comm *comm, uint64_t bytes);
 
-/* The next slot, once work on this stream may use it; to be given back with the same stream. NULL: a CUDA error. */
+/*
+ * The next slot, once work on this stream may use it; to be given back with the same stream. NULL: a CUDA error.
+ * `alone`: the other ranks do not stage this call, so it is still their next one.
+ */
 void *stage_take(struct comm *comm, CUstream stream);
-bool stage_give(struct comm *comm, CUstream stream);
+bool stage_give(struct comm *comm, CUstream stream, bool alone);
 
 /* Lets go of the slots of a child that is about to end, whose work is done. */
 void stage_end(struct stage *stage);
