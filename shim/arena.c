@@ -292,7 +292,7 @@ static struct segment *unpark(int device, size_t size)
   return found;
 }
 
-int arena_alloc(void **ptr, size_t size, size_t max_bytes)
+int arena_alloc(void **ptr, size_t size, size_t max_bytes, enum arena_kind kind)
 {
   const struct driver *driver = loaded_driver();
   struct range *range = driver ? current_range(driver) : NULL;
@@ -309,7 +309,7 @@ int arena_alloc(void **ptr, size_t size, size_t max_bytes)
     return size == 0 ? -EINVAL : -ENOMEM;
   device = range->prop.location.id;
   size = round_up(size, range->granularity);
-  segment = unpark(device, size);
+  segment = kind == ARENA_JOB ? unpark(device, size) : NULL;
   if (segment) {
     *ptr = (void *)segment->base;
     return 0;

@@ -28,11 +28,14 @@ struct segment {
   CUmemGenericAllocationHandle handle;
 };
 
+/* Whose memory it is to be: the job's may be a parked segment, which is a window already; a slot's must be none. */
+enum arena_kind { ARENA_JOB, ARENA_SLOT };
+
 /*
  * Allocates on the current device. Returns 0; -ENOMEM when the device or the policy's cap is out of memory;
  * another negative errno when the arena cannot serve (no driver, no context, no VMM, tables full).
  */
-int arena_alloc(void **ptr, size_t size, size_t max_bytes);
+int arena_alloc(void **ptr, size_t size, size_t max_bytes, enum arena_kind kind);
 
 /*
  * Frees what arena_alloc gave, after waiting for the segment's device as cudaFree does; a segment with windows is

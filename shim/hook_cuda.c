@@ -45,7 +45,7 @@ static bool is_for_arena(size_t size)
 static cudaError_t allocate(void **devPtr, size_t size, bool from_arena)
 {
   int saved_errno = errno;
-  bool done = from_arena && arena_alloc(devPtr, size, life_policy()->arena_max_bytes) == 0;
+  bool done = from_arena && arena_alloc(devPtr, size, life_policy()->arena_max_bytes, ARENA_JOB) == 0;
 
   errno = saved_errno;
   return done ? cudaSuccess : REAL(cudaMalloc)(devPtr, size);

@@ -200,7 +200,10 @@ static void note_in_group(ncclComm_t handle, CUstream stream, bool capturing)
 
 bool order_plain_begin(struct comm *comm, CUstream stream, bool capturing)
 {
-  if (!may_have_child(comm) || (capturing && !comm->child.handle))
+  if (!may_have_child(comm))
+    return false;
+  /* The graph will record the child's event, so it keeps the child. */
+  if (capturing && (!comm->child.handle || !child_keep_for_graph(&comm->child, stream)))
     return false;
   order_before(&comm->child, LANE_JOB, stream, capturing, false);
   return true;

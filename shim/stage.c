@@ -35,7 +35,7 @@ static struct segment *allocate(struct stage *stage, const struct child *child, 
     if (!stage->slots[i].free &&
         real_driver()->cuEventCreate(&stage->slots[i].free, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
       return NULL;
-  if (arena_alloc(&ptr, STAGE_SLOTS * slot_bytes, life_policy()->arena_max_bytes) != 0)
+  if (arena_alloc(&ptr, STAGE_SLOTS * slot_bytes, life_policy()->arena_max_bytes, ARENA_SLOT) != 0)
     return NULL;
   return arena_find(ptr);
 }

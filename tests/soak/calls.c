@@ -60,7 +60,7 @@ static void set_counts(struct call *call)
   call->recv_count = call->count * (wide_output(call->op) ? n : 1);
 }
 
-struct call *calls_draw(struct soak *soak, const struct team *team)
+struct call *calls_draw(struct soak *soak, struct team *team)
 {
 #define OP_WEIGHT(name, weight) weight,
   static const int weights[] = {OPS(OP_WEIGHT)};
@@ -311,13 +311,13 @@ void calls_settle(struct soak *soak)
 /* In one group, all communicators are of the same kind. */
 void calls_batch(struct soak *soak)
 {
-  const struct team *first = soak->teams[random_below(&soak->common, soak->team_count)];
+  struct team *first = soak->teams[random_below(&soak->common, soak->team_count)];
   struct call *calls[MAX_BATCH];
   int wanted = 1 + random_below(&soak->common, MAX_BATCH), count = 0;
   bool group = random_chance(&soak->common, 20);
 
   for (int i = 0; i < wanted; i++) {
-    const struct team *team = soak->teams[random_below(&soak->common, soak->team_count)];
+    struct team *team = soak->teams[random_below(&soak->common, soak->team_count)];
     if (i == 0 || (group && team->nonblocking != first->nonblocking))
       team = first;
     calls[count++] = calls_draw(soak, team);
@@ -355,7 +355,7 @@ static bool follow(struct call *call, const struct call *source)
  */
 void calls_chain(struct soak *soak)
 {
-  const struct team *team = soak->teams[random_below(&soak->common, soak->team_count)];
+  struct team *team = soak->teams[random_below(&soak->common, soak->team_count)];
   struct call *calls[2] = {calls_draw(soak, team), calls_draw(soak, team)};
   bool overwrite = random_chance(&soak->common, 30);
   int count = 2;

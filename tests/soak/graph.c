@@ -14,9 +14,9 @@ struct recording {
 };
 
 /* A blocking communicator, or NULL. */
-static const struct team *draw_team(struct soak *soak)
+static struct team *draw_team(struct soak *soak)
 {
-  const struct team *team = soak->teams[random_below(&soak->common, soak->team_count)];
+  struct team *team = soak->teams[random_below(&soak->common, soak->team_count)];
 
   return team->nonblocking ? NULL : team;
 }
@@ -26,7 +26,7 @@ static bool draw(struct soak *soak, struct recording *recording)
   int captured = 1 + random_below(&soak->common, CAPTURED), eager = random_below(&soak->common, EAGER + 1);
 
   for (int i = 0; i < captured + eager; i++) {
-    const struct team *team = draw_team(soak);
+    struct team *team = draw_team(soak);
     struct call *call;
     if (!team)
       continue;
@@ -52,11 +52,13 @@ static void capture(struct soak *soak, struct recording *recording, bool group)
   CUDA_CHECK(cudaStreamBeginCapture(stream, mode));
   if (group)
     NCCL_CHECK(ncclGroupStart());
-  for (int i = 0; i < recording->captured; i++)
+  for (int i = 0; i < recording->captured; i++) {
+    recording->calls[i]->team->in_graphs = true; /* on all ranks, members or not */
     if (recording->calls[i]->team->comm) {
       recording->calls[i]->stream = recording->stream;
       calls_issue(soak, recording->calls[i]);
     }
+  }
   if (group)
     NCCL_CHECK(ncclGroupEnd());
   CUDA_CHECK(cudaStreamEndCapture(stream, &recording->graph));

@@ -54,6 +54,7 @@ struct team {
   int me;                   /* this rank's number in it, or -1 */
   ncclComm_t comm;          /* NULL where this rank is no member */
   bool nonblocking, shares;
+  bool in_graphs; /* after a revoke NCCL waits for none (init.cc, 2.30), whose last callback then comes too late */
   bool shrunk; /* another time with another rank left out its ranks would have been called unequally often */
 };
 
@@ -64,7 +65,7 @@ struct call {
   size_t count;
   int root;
   bool inplace;
-  const struct team *team;
+  struct team *team;
   uint64_t seed;
   int number; /* in the program */
 
@@ -156,7 +157,7 @@ void team_end_all(struct soak *soak);
 void team_settle(const struct team *team);
 
 /* calls.c */
-struct call *calls_draw(struct soak *soak, const struct team *team);
+struct call *calls_draw(struct soak *soak, struct team *team);
 /* Finds memory for all of them; gives up the last ones until they fit, on all ranks alike. */
 int calls_place(struct soak *soak, struct call **calls, int count);
 void calls_fill(struct soak *soak, struct call *call, int stream);

@@ -174,6 +174,8 @@ void team_end(struct soak *soak, int at)
 
   soak_at(soak, "ending a communicator", at);
   calls_settle(soak);
+  if (ending == END_REVOKE && team->in_graphs)
+    ending = END_DESTROY;
   if (ending == END_ABORT || ending == END_REVOKE) {
     snprintf(name, sizeof(name), "end%d", soak->barriers++);
     sim_bootstrap_barrier(name);
