@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The hash that ranks compare: FNV-1a over what the settings mean, field by field, so that neither padding nor
- * the words of the file count. Left out on purpose: audit and warn_s, which may differ from rank to rank, and
- * the rules' names.
+ * the words of the file count. Left out on purpose: audit, audit_max, verify and warn_s, which may differ
+ * from rank to rank, and the rules' names.
  */
 #include "policy/internal.h"
 

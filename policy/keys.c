@@ -70,6 +70,16 @@ static int set_bool(struct policy_parser *parser, const struct key *key, void *f
   return 0;
 }
 
+static int set_switch(struct policy_parser *parser, const struct key *key, void *field, const char *value)
+{
+  bool on = strcmp(value, "on") == 0;
+
+  if (!on && strcmp(value, "off") != 0)
+    return policy_fail(parser, parser->line, "%s must be on or off, not '%.40s'", key->name, value);
+  *(bool *)field = on;
+  return 0;
+}
+
 static int unknown_word(struct policy_parser *parser, const struct policy_words *words, const char *word, size_t length)
 {
   char known[128];
@@ -310,6 +320,8 @@ static const struct key shim_keys[] = {
     {"stage_max", set_bytes, SHIM(stage_max), 0, 0},
     {"require_abortable", set_bool, SHIM(require_abortable), 0, 0},
     {"audit", set_audit, SHIM(audit_level), 0, 0},
+    {"audit_max", set_bytes, SHIM(audit_max), 0, 0},
+    {"verify", set_switch, SHIM(verify), 0, 0},
 };
 static const struct key arena_keys[] = {
     {"enable", set_bool, SHIM(arena), 0, 0},

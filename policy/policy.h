@@ -84,6 +84,8 @@ struct policy {
   uint64_t stage_max;     /* bytes of a communicator's slots for staged calls; 0: none */
   bool require_abortable; /* yes: NCCLs whose symmetric kernels cannot be aborted are left plain */
   enum policy_audit_level audit_level;
+  uint64_t audit_max; /* bytes of an audit log before it is put aside; 0: no limit */
+  bool verify;        /* on: NCCL is asked which kernels it took */
   /* [arena] */
   bool arena;      /* no: cudaMalloc is left alone, nothing goes symmetric */
   bool any_caller; /* callers = * */

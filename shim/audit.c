@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/audit.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,15 +11,16 @@
 #include <unistd.h>
 
 #include "shim/log.h"
+#include "shim/sink.h"
 
 enum { AUDIT_LINE = 2048, AUDIT_SCHEMA = 1 };
 
-static int descriptor = -1;
 static enum policy_audit_level wanted_level;
 
 struct line {
   size_t used;
   bool full;
+  char before; /* for sink_write() */
   char text[AUDIT_LINE];
 };
 
@@ -80,21 +82,32 @@ static void add_comm(struct line *line, uint64_t comm)
 /* One write a line, so that lines of several processes do not mix and a kill loses nothing that was said. */
 static void end(struct line *line)
 {
-  int saved_errno = errno;
-
   add(line, "}\n");
-  if (line->full)
-    log_warn_once("an audit line was longer than %d bytes and was left out", AUDIT_LINE);
-  else if (write(descriptor, line->text, line->used) != (ssize_t)line->used)
-    log_warn_once("the audit log could not be written: %s; lines are missing from it", strerror(errno));
-  errno = saved_errno;
+  if (!line->full) {
+    sink_write(line->text, line->used);
+    return;
+  }
+  sink_lose();
+  log_warn_once("an audit line was longer than %d bytes and was left out", AUDIT_LINE);
 }
 
-void audit_start(const char *mode, const char *policy, enum policy_audit_level level)
+/* Under which the scheduler knows the job, so that logs of several jobs are told apart. */
+static const char *job_id(void)
+{
+  static const char *const names[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID"};
+  const char *id = NULL;
+
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !id; i++)
+    id = getenv(names[i]);
+  return id;
+}
+
+void audit_start(const char *mode, const char *policy_path, const struct policy *policy)
 {
   const char *pattern = getenv("SYMMSHIM_AUDIT");
   char path[4096], host[64] = "?";
   struct line line;
+  int error;
 
   if (!pattern || !*pattern)
     return;
@@ -102,11 +115,11 @@ void audit_start(const char *mode, const char *policy, enum policy_audit_level l
     log_warn("SYMMSHIM_AUDIT is too long for a file name: no audit log is written");
     return;
   }
-  wanted_level = level;
-  descriptor = log_open(path);
-  if (descriptor < 0) {
+  wanted_level = policy->audit_level;
+  error = sink_open(path, policy->audit_max);
+  if (error) {
     log_warn("%s: %s (SYMMSHIM_AUDIT wants a regular file of this user, or none yet, in an existing folder)", path,
-             strerror(-descriptor));
+             strerror(-error));
     return;
   }
   gethostname(host, sizeof(host) - 1);
@@ -114,18 +127,21 @@ void audit_start(const char *mode, const char *policy, enum policy_audit_level l
   add_string(&line, "host", host);
   add_string(&line, "version", SYMMSHIM_VERSION);
   add_string(&line, "mode", mode);
-  add_string(&line, "policy", policy);
+  add_string(&line, "policy", policy_path);
+  add_string(&line, "job", job_id());
   end(&line);
 }
 
 bool audit_wants(enum policy_audit_level level)
 {
-  return descriptor >= 0 && level <= wanted_level;
+  return sink_is_wanted() && level <= wanted_level;
 }
 
-void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, enum reason reason, uint64_t setup_ns)
+void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, const void *library, enum reason reason,
+                uint64_t setup_ns)
 {
   struct line line;
+  Dl_info info;
 
   if (!audit_wants(POLICY_AUDIT_summary))
     return;
@@ -133,6 +149,7 @@ void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, enum reas
   add_comm(&line, comm);
   add(&line, ",\"comm_rank\":%d,\"nranks\":%d,\"nccl\":\"%d.%d.%d\"", rank, nranks, nccl_version / 10000,
       nccl_version / 100 % 100, nccl_version % 100);
+  add_string(&line, "library", library && dladdr(library, &info) ? info.dli_fname : NULL);
   add_string(&line, "state", reason == REASON_none ? "ready" : "plain");
   add_string(&line, "reason", reason_code(reason));
   add(&line, ",\"setup_ns\":%llu", (unsigned long long)setup_ns);
@@ -152,6 +169,19 @@ void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_
   end(&line);
 }
 
+void audit_drop(uint64_t comm, enum reason reason, uint64_t retry_at)
+{
+  struct line line;
+
+  if (!audit_wants(POLICY_AUDIT_summary))
+    return;
+  begin(&line, "drop");
+  add_comm(&line, comm);
+  add_string(&line, "reason", reason_code(reason));
+  add(&line, ",\"retry_at\":%llu", (unsigned long long)retry_at);
+  end(&line);
+}
+
 static void add_place(struct line *line, const char *name, const struct audit_place *place)
 {
   if (place->segment == 0)
@@ -159,6 +189,15 @@ static void add_place(struct line *line, const char *name, const struct audit_pl
   else
     add(line, ",\"%s\":{\"segment\":%llu,\"offset\":%llu}", name, (unsigned long long)place->segment,
         (unsigned long long)place->offset);
+}
+
+/* The clock that only moves on, as nanoseconds since the epoch. */
+static uint64_t wall_clock(uint64_t clock)
+{
+  struct timespec now;
+
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec - (audit_clock() - clock);
 }
 
 void audit_call(const struct audit_call *call)
@@ -177,7 +216,10 @@ void audit_call(const struct audit_call *call)
   add_string(&line, "path", policy_path_word(call->path));
   add_string(&line, "rewrite", call->rewrite == POLICY_REWRITE_none ? NULL : policy_rewrite_word(call->rewrite));
   add_string(&line, "reason", reason_code(call->reason));
-  add(&line, ",\"host_ns\":%llu", (unsigned long long)call->host_ns);
+  add(&line, ",\"start_ns\":%llu,\"host_ns\":%llu,\"call_ns\":%llu,\"since\":%llu",
+      (unsigned long long)wall_clock(call->start_ns), (unsigned long long)call->host_ns,
+      (unsigned long long)call->call_ns, (unsigned long long)call->since);
+  add_string(&line, "observed", verify_word(call->observed));
   add_place(&line, "send", &call->send);
   add_place(&line, "recv", &call->recv);
   end(&line);
@@ -201,10 +243,23 @@ static void count(uint64_t *counter, uint64_t more)
   __atomic_store_n(counter, *counter + more, __ATOMIC_RELAXED);
 }
 
+/* Numbers by reason, of those that occurred. */
+static void add_reasons(struct line *line, const char *name, const struct tally *tally, const uint64_t *numbers)
+{
+  const char *separator = "";
+
+  add(line, ",\"%s\":{", name);
+  for (int reason = 0; reason < REASON_COUNT; reason++)
+    if (tally->plain[reason] != 0) {
+      add(line, "%s\"%s\":%llu", separator, reason_code((enum reason)reason), (unsigned long long)numbers[reason]);
+      separator = ",";
+    }
+  add(line, "}");
+}
+
 void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct tally *tally)
 {
   struct tally read = tally_read(tally);
-  const char *separator = "";
   struct line line;
 
   if (read.calls == 0 || !audit_wants(POLICY_AUDIT_summary))
@@ -216,30 +271,40 @@ void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct ta
   add(&line, ",\"calls\":%llu,\"bytes\":%llu,\"window_calls\":%llu,\"window_bytes\":%llu",
       (unsigned long long)read.calls, (unsigned long long)read.bytes, (unsigned long long)read.window_calls,
       (unsigned long long)read.window_bytes);
-  add(&line, ",\"staged_calls\":%llu,\"staged_bytes\":%llu,\"plain\":{", (unsigned long long)read.staged_calls,
-      (unsigned long long)read.staged_bytes);
-  for (int reason = 0; reason < REASON_COUNT; reason++)
-    if (read.plain[reason] != 0) {
-      add(&line, "%s\"%s\":%llu", separator, reason_code((enum reason)reason), (unsigned long long)read.plain[reason]);
-      separator = ",";
-    }
-  add(&line, "}");
+  add(&line, ",\"staged_calls\":%llu,\"staged_bytes\":%llu,\"host_ns\":%llu", (unsigned long long)read.staged_calls,
+      (unsigned long long)read.staged_bytes, (unsigned long long)read.host_ns);
+  add(&line, ",\"observed_symmetric_calls\":%llu,\"observed_plain_calls\":%llu,\"mismatched_calls\":%llu",
+      (unsigned long long)read.observed_symmetric_calls, (unsigned long long)read.observed_plain_calls,
+      (unsigned long long)read.mismatched_calls);
+  add(&line, ",\"lost\":%llu", (unsigned long long)sink_lost());
+  add_reasons(&line, "plain", &read, read.plain);
+  add_reasons(&line, "plain_bytes", &read, read.plain_bytes);
   end(&line);
 }
 
-void tally_add(struct tally *tally, enum policy_path path, enum reason reason, uint64_t bytes)
+void tally_add(struct tally *tally, const struct audit_call *call)
 {
+  uint64_t bytes = call->request.bytes;
+
   count(&tally->calls, 1);
   count(&tally->bytes, bytes);
-  if (path == POLICY_PATH_plain) {
-    count(&tally->plain[reason], 1);
-  } else if (path == POLICY_PATH_staged) {
+  count(&tally->host_ns, call->host_ns);
+  if (call->path == POLICY_PATH_plain) {
+    count(&tally->plain[call->reason], 1);
+    count(&tally->plain_bytes[call->reason], bytes);
+  } else if (call->path == POLICY_PATH_staged) {
     count(&tally->staged_calls, 1);
     count(&tally->staged_bytes, bytes);
   } else {
     count(&tally->window_calls, 1);
     count(&tally->window_bytes, bytes);
   }
+  if (call->observed == OBSERVED_symmetric)
+    count(&tally->observed_symmetric_calls, 1);
+  else if (call->observed == OBSERVED_plain)
+    count(&tally->observed_plain_calls, 1);
+  if (call->observed == OBSERVED_plain && call->path != POLICY_PATH_plain)
+    count(&tally->mismatched_calls, 1);
 }
 
 uint64_t audit_clock(void)

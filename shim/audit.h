@@ -3,8 +3,8 @@
  * The audit log: JSON Lines, schema 1, as symmshim-audit(5) describes them. SYMMSHIM_AUDIT names the file (%h host,
  * %p pid, %r rank); without it only the counts are kept.
  *
- * Owns the descriptor and the wording of the lines. One write(2) a line on an O_APPEND descriptor, no allocation,
- * errno kept; calls neither CUDA nor NCCL.
+ * Owns the wording of the lines. One write(2) a line on an O_APPEND descriptor (sink.h), no allocation, errno kept;
+ * calls neither CUDA nor NCCL.
  */
 #ifndef SYMMSHIM_AUDIT_H
 #define SYMMSHIM_AUDIT_H
@@ -15,11 +15,15 @@
 
 #include "policy/policy.h"
 #include "shim/reason.h"
+#include "shim/verify.h"
 
 /* Counts of one op on one communicator, over its whole life. */
 struct tally {
   uint64_t calls, bytes, window_calls, window_bytes, staged_calls, staged_bytes;
-  uint64_t plain[REASON_COUNT];
+  uint64_t plain[REASON_COUNT], plain_bytes[REASON_COUNT];
+  uint64_t host_ns;
+  uint64_t observed_symmetric_calls, observed_plain_calls; /* by NCCL's own word; the others it did not tell of */
+  uint64_t mismatched_calls;                               /* made on windows, and observed to be plain */
 };
 
 /* Where a buffer lies; segment 0: not in the arena. */
@@ -36,28 +40,37 @@ struct audit_call {
   enum policy_rewrite rewrite;
   enum reason reason;
   struct audit_place send, recv;
-  uint64_t host_ns; /* spent in the shim before the real call */
+  uint64_t start_ns; /* audit_clock() when the job called */
+  uint64_t host_ns;  /* spent in the shim before the real call */
+  uint64_t call_ns;  /* from then until NCCL had returned */
+  uint64_t since;    /* calls of its kind since the last line about that kind */
+  enum observed observed;
 };
 
 /*
- * Opens the file, if one is asked for, and writes the first line. `policy` is its path; NULL for the built-in. `level`
- * says what else is written.
+ * Opens the file, if one is asked for, and writes the first line. `path` is the policy's; NULL for the built-in. The
+ * policy says what else is written.
  */
-void audit_start(const char *mode, const char *policy, enum policy_audit_level level);
+void audit_start(const char *mode, const char *path, const struct policy *policy);
 
 /* Whether lines of this level are wanted at all. */
 bool audit_wants(enum policy_audit_level level);
 
 /* The state of a communicator became known: ready (its child exists) with REASON_none, else plain for good. */
-void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, enum reason reason, uint64_t setup_ns);
+/* `library`: an address in the copy of NCCL that made it, or NULL. */
+void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, const void *library, enum reason reason,
+                uint64_t setup_ns);
 
 void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_ns);
+/* The windows of a communicator were given up; they are not made again before its call `retry_at`. */
+void audit_drop(uint64_t comm, enum reason reason, uint64_t retry_at);
+
 void audit_call(const struct audit_call *call);
 /* Nothing where there was no call. */
 void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct tally *tally);
 
 /* Adds a call to the counts. */
-void tally_add(struct tally *tally, enum policy_path path, enum reason reason, uint64_t bytes);
+void tally_add(struct tally *tally, const struct audit_call *call);
 
 /* Nanoseconds of a clock that only moves on. */
 uint64_t audit_clock(void);

@@ -13,6 +13,7 @@
 #include "shim/rewrite.h"
 #include "shim/stage.h"
 #include "shim/verdict.h"
+#include "shim/verify.h"
 
 /* A call on its way. */
 struct attempt {
@@ -28,6 +29,7 @@ struct attempt {
   enum policy_path path;
   enum policy_rewrite rewrite;
   enum reason reason;
+  enum observed observed;
   uint64_t start_ns, host_ns;
 };
 
@@ -283,6 +285,14 @@ static bool is_gone(const struct attempt *attempt)
   return attempt->comm && comm_is_dead(attempt->comm);
 }
 
+/* What NCCL told of calls just made. Captured, its telling may be left to the graph (enqueue.cc, ncclLaunchPrepare). */
+static void observe(struct attempt *attempts, int count, ncclResult_t result)
+{
+  for (int i = 0; i < count; i++)
+    attempts[i].observed =
+        verify_end(i, count, result == ncclSuccess && !attempts[i].layout.capturing && !group_is_open());
+}
+
 /* Calls on the child, all with windows or one through a slot; together where they are several. */
 static ncclResult_t make_symmetric(struct attempt *attempts, int count)
 {
@@ -297,6 +307,7 @@ static ncclResult_t make_symmetric(struct attempt *attempts, int count)
     sound &= attempts[i].path == POLICY_PATH_staged ? enter_slot(&attempts[i], &buffers[i])
                                                     : enter_windows(&attempts[i], &buffers[i]);
   }
+  verify_begin();
   if (count > 1)
     result = REAL(ncclGroupStart)();
   for (int i = 0; i < count && sound && result == ncclSuccess; i++)
@@ -306,6 +317,7 @@ static ncclResult_t make_symmetric(struct attempt *attempts, int count)
     result = result == ncclSuccess ? ended : result;
   }
   result = child_await(child->handle, result); /* what follows on the streams must not come before the launch */
+  observe(attempts, count, sound ? result : ncclInternalError);
   for (int i = 0; i < count; i++) {
     if (sound && result == ncclSuccess)
       sound = leave(&attempts[i], &buffers[i]);
@@ -322,6 +334,7 @@ static ncclResult_t make_plain(struct attempt *attempts, int count)
   bool ordered[GROUP_CALLS];
   ncclResult_t result = ncclSuccess, ended;
 
+  verify_begin();
   if (count > 1)
     result = REAL(ncclGroupStart)();
   for (int i = 0; i < count; i++) {
@@ -336,6 +349,7 @@ static ncclResult_t make_plain(struct attempt *attempts, int count)
     ended = REAL(ncclGroupEnd)();
     result = result == ncclSuccess ? ended : result;
   }
+  observe(attempts, count, result);
   for (int i = 0; i < count; i++)
     if (ordered[i])
       order_plain_end(attempts[i].comm, attempts[i].call.stream, attempts[i].layout.capturing, result);
@@ -358,6 +372,7 @@ static void begin(struct attempt *attempt, const struct call *call, struct attem
   attempt->comm = comm;
   attempt->following = false;
   attempt->rewrite = POLICY_REWRITE_none;
+  attempt->observed = OBSERVED_unknown;
   for (int i = 0; i < count && comm && !attempt->following; i++) {
     attempt->following = earlier[i].comm == comm;
     attempt->held = earlier[i].held;
@@ -392,7 +407,10 @@ static void end(struct attempt *attempt, uint64_t now)
                                .reason = attempt->reason,
                                .send = place_of(&attempt->layout.send),
                                .recv = place_of(&attempt->layout.recv),
-                               .host_ns = attempt->host_ns};
+                               .observed = attempt->observed,
+                               .start_ns = attempt->start_ns,
+                               .host_ns = attempt->host_ns,
+                               .call_ns = now - attempt->start_ns - attempt->host_ns};
 
   comm_account(comm, &account, now);
   if (!comm)

@@ -167,7 +167,7 @@ static void tell_made(struct comm *comm, uint64_t start)
 {
   uint64_t setup_ns = audit_clock() - start;
 
-  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, REASON_none, setup_ns);
+  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, comm_library(comm), REASON_none, setup_ns);
   log_info("rank %d of %d, communicator %016llx: child communicator made in %llu us", comm->rank, comm->nranks,
            (unsigned long long)comm->id, (unsigned long long)setup_ns / 1000);
 }
@@ -385,6 +385,7 @@ static void wait_for_next(struct comm *comm)
   child->epoch = board_epoch(comm->board);
   child->retry_at = comm->calls + ((uint64_t)CALLS << (child->drops < MAX_DOUBLINGS ? child->drops : MAX_DOUBLINGS));
   child->drops++;
+  audit_drop(comm->id, REASON_given_up, child->retry_at);
   log_info("rank %d of %d, communicator %016llx: windows given up, device memory is short; not tried again before "
            "call %llu",
            comm->rank, comm->nranks, (unsigned long long)comm->id, (unsigned long long)child->retry_at);

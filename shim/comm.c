@@ -8,6 +8,7 @@
 #include "shim/life.h"
 #include "shim/log.h"
 #include "shim/real.h"
+#include "shim/verify.h"
 
 enum {
   SLOTS = 4096, /* communicators at a time; a power of two */
@@ -121,6 +122,7 @@ struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason p
   struct board_pace pace = {life_policy()->pause_after, life_policy()->pause_calls};
   int error;
 
+  verify_prepare();
   if (life_passive_reason() != REASON_none)
     attendance.plain = life_passive_reason();
   if (attendance.plain == REASON_none && (!REAL_EXISTS(ncclCommWindowRegister) || !REAL_EXISTS(ncclCommSplit)))
@@ -251,13 +253,18 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   pthread_mutex_unlock(&lock);
 }
 
+const void *comm_library(const struct comm *comm)
+{
+  return comm->real ? (const void *)(uintptr_t)__atomic_load_n(&comm->real->ncclGetVersion, __ATOMIC_RELAXED) : NULL;
+}
+
 void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns)
 {
   enum reason none = REASON_none;
 
   if (!__atomic_compare_exchange_n(&comm->plain, &none, reason, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     return;
-  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, reason, setup_ns);
+  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, comm_library(comm), reason, setup_ns);
   log_info("rank %d of %d, communicator %016llx stays plain: %s", comm->rank, comm->nranks,
            (unsigned long long)comm->id, reason_meaning(reason));
 }
@@ -403,7 +410,7 @@ __attribute__((destructor)) static void summarize_at_exit(void)
 }
 
 /* Whether this kind of call had another outcome when it was last made, or was never made. */
-static bool is_change(struct comm *comm, const struct audit_call *call)
+static bool is_change(struct comm *comm, struct audit_call *call)
 {
   uint64_t kind = call->request.op | call->request.dtype << 8 | call->request.redop << 16;
   uint64_t key = (call->count * 0x9e3779b97f4a7c15ULL + kind) | 1ULL << 63; /* 0 is an unused entry */
@@ -414,9 +421,13 @@ static bool is_change(struct comm *comm, const struct audit_call *call)
     bool known = signature->key == key;
     if (!known && signature->key != 0)
       continue;
-    if (known && signature->path == call->path && signature->reason == call->reason)
+    if (known && signature->path == call->path && signature->reason == call->reason &&
+        signature->observed == call->observed) {
+      signature->since++;
       return false;
-    *signature = (struct signature){key, call->path, call->reason};
+    }
+    call->since = known ? signature->since : 0;
+    *signature = (struct signature){key, call->path, call->reason, call->observed, 0};
     return true;
   }
   return false;
@@ -425,7 +436,7 @@ static bool is_change(struct comm *comm, const struct audit_call *call)
 static void account(struct comm *comm, struct audit_call *call, uint64_t now)
 {
   call->comm = comm->id;
-  tally_add(&comm->tallies[call->request.op], call->path, call->reason, call->request.bytes);
+  tally_add(&comm->tallies[call->request.op], call);
   if (!audit_wants(POLICY_AUDIT_summary))
     return;
   if (audit_wants(POLICY_AUDIT_call) || (audit_wants(POLICY_AUDIT_change) && is_change(comm, call)))

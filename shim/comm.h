@@ -30,6 +30,8 @@ struct signature {
   uint64_t key; /* 0: unused */
   enum policy_path path;
   enum reason reason;
+  enum observed observed;
+  uint64_t since; /* calls with this outcome beside the one that was logged */
 };
 
 struct comm {
@@ -103,6 +105,9 @@ bool comm_is_dead(const struct comm *comm);
 /* One thread at a time has the child. False: another has it (or is dropping it). */
 bool comm_hold_child(struct comm *comm);
 void comm_release_child(struct comm *comm);
+
+/* An address in the copy of NCCL that made it. */
+const void *comm_library(const struct comm *comm);
 
 /* Every call is plain from now on; the first reason stays. */
 void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns);

@@ -65,7 +65,7 @@ static void wake(void)
     const char *in_force = load_policy(path, sizeof(path));
     if (mode == LIFE_AUDIT)
       passive_reason = REASON_audit_only;
-    audit_start(mode == LIFE_AUDIT ? "audit" : "on", in_force, policy.audit_level);
+    audit_start(mode == LIFE_AUDIT ? "audit" : "on", in_force, &policy);
   }
   errno = saved_errno;
   /* Pairs with the acquire in life_mode(): whoever sees the mode sees the policy. */

@@ -14,6 +14,7 @@
 
 #include "shim/life.h"
 #include "shim/real.h"
+#include "shim/sink.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static enum log_level threshold = LOG_WARN;
@@ -136,7 +137,7 @@ void log_write(enum log_level level, const char *format, ...)
   if ((size_t)(head + body) > sizeof(line) - 1)
     body = (int)sizeof(line) - 1 - head;
   line[head + body] = '\n';
-  if (write(descriptor, line, (size_t)(head + body) + 1) < 0) {
+  if (sink_write_quietly(descriptor, line, (size_t)(head + body) + 1) < 0) {
     /* nowhere to say it */
   }
   errno = saved_errno;

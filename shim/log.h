@@ -5,7 +5,8 @@
  * SYMMSHIM_DEBUG=WARN|INFO|TRACE (default WARN) chooses how much; SYMMSHIM_DEBUG_FILE (%h host, %p pid, %r rank)
  * where, else stderr.
  *
- * Owns the descriptor. One write(2) a line, no allocation, errno kept; never writes to stdout.
+ * Owns the descriptor. One write(2) a line, no allocation, errno kept; never writes to stdout. A line for which there
+ * is no reader, or no room in the pipe, is left out (sink.h).
  */
 #ifndef SYMMSHIM_LOG_H
 #define SYMMSHIM_LOG_H

@@ -25,6 +25,7 @@ int cmd_doctor(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_run(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 
 /* "symmshim NAME: message" on stderr. */
 void cmd_error(char **argv, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -78,9 +78,13 @@ int bench_check_results(char **argv, const struct gpu_region *region)
       const struct gpu_figures *figures = &region->figures[i][way];
       if (!figures->measured || figures->error <= tolerance_of(&region->cases[i]))
         continue;
-      cmd_error(argv, "%s, %s: results differ from stock NCCL's by %.3g of the largest element",
-                gpu_name_case(&region->cases[i], name, sizeof(name)),
-                gpu_name_way(region, way, way_name, sizeof(way_name)), figures->error);
+      gpu_name_case(&region->cases[i], name, sizeof(name));
+      gpu_name_way(region, way, way_name, sizeof(way_name));
+      if (figures->error >= GPU_NO_NUMBER)
+        cmd_error(argv, "%s, %s: results are no numbers, or were not written", name, way_name);
+      else
+        cmd_error(argv, "%s, %s: results differ from stock NCCL's by %.3g of the largest element", name, way_name,
+                  figures->error);
       wrong++;
     }
   return wrong;

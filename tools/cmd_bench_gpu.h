@@ -46,7 +46,7 @@ double gpu_spread(const struct gpu_figures *figures, int rounds);
 /* Bus bandwidth in GB/s, as nccl-tests defines it. */
 double gpu_bus_bandwidth(const struct gpu_case *what, int nranks, double us);
 
-/* The number of GPUs, without a context on any: from /proc, or of the simulation. */
+/* The number of GPUs that this process may be given, without a context on any: of their device files. */
 int gpu_count(void);
 
 #endif

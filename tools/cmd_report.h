@@ -34,11 +34,19 @@ enum {
 /* The paths that are symmetric. */
 enum report_path { REPORT_WINDOW, REPORT_STAGED, REPORT_PATHS };
 
+/* By NCCL's own word; the other calls it did not tell of. */
+struct report_observed {
+  uint64_t symmetric, plain;
+  uint64_t mismatched; /* the shim put them on windows, and NCCL made them on plain kernels */
+};
+
 struct report_op {
   uint64_t calls, bytes; /* all calls of the op */
   uint64_t path_calls[REPORT_PATHS], path_bytes[REPORT_PATHS];
   uint64_t plain[REPORT_MAX_REASONS]; /* the others, by index of the reason */
-  uint64_t unfinished;                /* communicators in processes that left no summary for the op */
+  uint64_t plain_bytes[REPORT_MAX_REASONS];
+  struct report_observed observed;
+  uint64_t unfinished; /* communicators in processes that left no summary for the op */
 };
 
 /* A process is told by its file too: hosts have the same numbers. */
@@ -53,6 +61,7 @@ struct report_process {
   uint64_t child_ns, window_ns;    /* setting up: children (and attempts), windows */
   uint64_t windows, window_bytes;  /* that were registered */
   uint64_t host_ns, host_ns_calls; /* of the call records */
+  uint64_t lost;                   /* lines that it could not write */
   UT_hash_handle hh;
 };
 

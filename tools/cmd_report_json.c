@@ -23,6 +23,25 @@ static json_t *json_of_plain(const struct report *report, const struct report_op
   return plain;
 }
 
+static json_t *json_of_plain_bytes(const struct report *report, const struct report_op *op)
+{
+  json_t *bytes = json_object();
+
+  for (int reason = 0; reason < report->reason_count; reason++)
+    if (op->plain_bytes[reason] > 0)
+      json_object_set_new(bytes, report->reasons[reason], integer(op->plain_bytes[reason]));
+  return bytes;
+}
+
+/* null where NCCL was not asked. */
+static json_t *json_of_observed(const struct report_observed *observed)
+{
+  if (observed->symmetric + observed->plain == 0)
+    return json_null();
+  return json_pack("{s:o, s:o, s:o}", "symmetric_calls", integer(observed->symmetric), "plain_calls",
+                   integer(observed->plain), "mismatched_calls", integer(observed->mismatched));
+}
+
 static json_t *json_of_path(uint64_t calls, uint64_t bytes)
 {
   return json_pack("{s:o, s:o}", "calls", integer(calls), "bytes", integer(bytes));
@@ -36,10 +55,11 @@ static json_t *json_of_op(const struct report *report, const struct report_op *o
                 "staged", json_of_path(op->path_calls[REPORT_STAGED], op->path_bytes[REPORT_STAGED]), "plain",
                 json_of_path(op->calls - calls, op->bytes - bytes));
 
-  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "calls", integer(op->calls), "bytes", integer(op->bytes),
-                   "symmetric_calls", integer(calls), "symmetric_bytes", integer(bytes), "symmetric_percent",
-                   op->calls > 0 ? json_real(report_percent(calls, op->calls)) : json_null(), "paths", paths, "plain",
-                   json_of_plain(report, op), "incomplete", op->unfinished > 0);
+  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "calls", integer(op->calls), "bytes",
+                   integer(op->bytes), "symmetric_calls", integer(calls), "symmetric_bytes", integer(bytes),
+                   "symmetric_percent", op->calls > 0 ? json_real(report_percent(calls, op->calls)) : json_null(),
+                   "paths", paths, "plain", json_of_plain(report, op), "plain_bytes", json_of_plain_bytes(report, op),
+                   "observed", json_of_observed(&op->observed), "incomplete", op->unfinished > 0);
 }
 
 static json_t *json_of_ops(const struct report *report, const struct report_op *ops, bool all)

@@ -208,6 +208,28 @@ static int read_plain(struct report *report, json_t *plain, struct report_op *op
   return 0;
 }
 
+/* Logs of older shims have none of these. */
+static void read_observed(const json_t *record, struct report_observed *observed)
+{
+  report_get_count(record, "observed_symmetric_calls", &observed->symmetric);
+  report_get_count(record, "observed_plain_calls", &observed->plain);
+  report_get_count(record, "mismatched_calls", &observed->mismatched);
+}
+
+static void read_plain_bytes(struct report *report, const json_t *bytes, struct report_op *op)
+{
+  const char *code;
+  json_t *value;
+
+  json_object_foreach((json_t *)bytes, code, value)
+  {
+    int reason = report_reason(report, code);
+
+    if (reason >= 0)
+      report_get_count(bytes, code, &op->plain_bytes[reason]);
+  }
+}
+
 static int read_counts(struct report *report, const json_t *record, struct report_op *op)
 {
   if (report_get_count(record, "calls", &op->calls) < 0 || report_get_count(record, "bytes", &op->bytes) < 0 ||
@@ -220,6 +242,8 @@ static int read_counts(struct report *report, const json_t *record, struct repor
     return -EINVAL;
   if (report_symmetric_calls(op) > op->calls || report_symmetric_bytes(op) > op->bytes)
     return -EINVAL;
+  read_observed(record, &op->observed);
+  read_plain_bytes(report, json_object_get(record, "plain_bytes"), op);
   return read_plain(report, json_object_get(record, "plain"), op);
 }
 
@@ -227,10 +251,12 @@ int report_add_summary(struct report *report, struct report_process *process, co
 {
   struct report_op op = {0};
   struct report_source *source;
-  uint64_t calls, symmetric;
+  uint64_t calls, symmetric, lost;
 
   if (read_counts(report, record, &op) < 0)
     return -EINVAL;
+  if (report_get_count(record, "lost", &lost) == 0 && lost > process->lost)
+    process->lost = lost;
   source = source_of(report, process, record);
   if (!source || !comm_of(report, source->key.comm))
     return -EINVAL;
@@ -258,6 +284,7 @@ static void count_call(struct report_op *op, int path, uint64_t bytes, int reaso
   op->bytes += bytes;
   if (path == REPORT_PATHS) {
     op->plain[reason]++;
+    op->plain_bytes[reason] += bytes;
   } else {
     op->path_calls[path]++;
     op->path_bytes[path] += bytes;
@@ -336,6 +363,15 @@ static void add_signature(struct report *report, const struct report_source *sou
     note_place(signature, source->process, record);
 }
 
+static void count_observed(struct report_observed *observed, const char *word, bool symmetric)
+{
+  bool plain = word && strcmp(word, "plain") == 0;
+
+  observed->symmetric += word && strcmp(word, "symmetric") == 0;
+  observed->plain += plain;
+  observed->mismatched += plain && symmetric;
+}
+
 int report_add_call(struct report *report, struct report_process *process, const json_t *record)
 {
   const char *word = report_get_string(record, "path"), *code = report_get_string(record, "reason");
@@ -353,6 +389,7 @@ int report_add_call(struct report *report, struct report_process *process, const
   if (!source || !comm_of(report, source->key.comm))
     return -EINVAL;
   count_call(&source->seen, path, bytes, reason);
+  count_observed(&source->seen.observed, report_get_string(record, "observed"), path != REPORT_PATHS);
   add_signature(report, source, record, bytes, path == REPORT_PATHS ? reason : -1);
   report_timeline_add(&report->by_call, json_number_value(json_object_get(record, "time")), source->key.op, 1,
                       path != REPORT_PATHS);
@@ -371,8 +408,13 @@ void report_op_add(struct report_op *sum, const struct report_op *op)
     sum->path_calls[i] += op->path_calls[i];
     sum->path_bytes[i] += op->path_bytes[i];
   }
-  for (int i = 0; i < REPORT_MAX_REASONS; i++)
+  for (int i = 0; i < REPORT_MAX_REASONS; i++) {
     sum->plain[i] += op->plain[i];
+    sum->plain_bytes[i] += op->plain_bytes[i];
+  }
+  sum->observed.symmetric += op->observed.symmetric;
+  sum->observed.plain += op->observed.plain;
+  sum->observed.mismatched += op->observed.mismatched;
   sum->unfinished += op->unfinished;
 }
 

@@ -79,6 +79,43 @@ static bool print_ops(const struct output *output)
   return any;
 }
 
+static uint64_t lost_lines(const struct report *report)
+{
+  uint64_t lost = 0;
+
+  for (const struct report_process *process = report->processes; process; process = process->hh.next)
+    lost += process->lost;
+  return lost;
+}
+
+/* What the shim arranged against what NCCL did. */
+static void print_observed(const struct output *output)
+{
+  bool any = false;
+
+  for (int i = 0; i < POLICY_OP_COUNT; i++) {
+    const struct report_op *op = &output->report->ops[i];
+    const struct report_observed *observed = &op->observed;
+
+    if (observed->symmetric + observed->plain == 0)
+      continue;
+    if (!any)
+      print_heading(output, "what NCCL was seen to do");
+    any = true;
+    fprintf(output->file, "  %-16s %llu calls arranged, %llu seen symmetric, %llu seen plain, %llu not told\n",
+            policy_op_word((enum policy_op)i), (unsigned long long)report_symmetric_calls(op),
+            (unsigned long long)observed->symmetric, (unsigned long long)observed->plain,
+            (unsigned long long)(op->calls - observed->symmetric - observed->plain));
+    if (observed->mismatched > 0)
+      fprintf(output->file, "  %sMISMATCH: %llu %s calls were put on windows, and NCCL made them on plain kernels%s\n",
+              output->bold, (unsigned long long)observed->mismatched, policy_op_word((enum policy_op)i),
+              output->normal);
+  }
+  if (lost_lines(output->report) > 0)
+    fprintf(output->file, "\n%llu lines of the logs could not be written, and are missing here\n",
+            (unsigned long long)lost_lines(output->report));
+}
+
 static void print_plain(const struct output *output)
 {
   for (int i = 0; i < POLICY_OP_COUNT; i++) {
@@ -207,6 +244,7 @@ void report_print_text(struct report *report, FILE *file)
     fprintf(file, "no calls\n");
     return;
   }
+  print_observed(&output);
   print_plain(&output);
   print_comms(&output);
   print_differences(&output);

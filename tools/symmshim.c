@@ -17,7 +17,8 @@ static const struct command commands[] = {
     {"doctor", "say whether jobs can go symmetric here", cmd_doctor},
     {"explain", "say what the policy makes of a call", cmd_explain},
     {"check", "look for errors in policy files", cmd_check},
-    {"bench", "measure what the shim costs on the host", cmd_bench},
+    {"bench", "measure what the shim gains on GPUs, and costs on the host", cmd_bench},
+    {"tune", "measure what is faster on this machine, and write a policy", cmd_tune},
 };
 enum { COMMAND_COUNT = sizeof(commands) / sizeof(commands[0]) };
 

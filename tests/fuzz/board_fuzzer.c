@@ -108,7 +108,7 @@ static void scribble(struct object *object, struct input *input, uint64_t sequen
   struct shared *shared = object->shared;
   struct cell *cell = &shared->cells[(sequence + (where & 3)) % BOARD_CELLS];
 
-  switch (kind % 6) {
+  switch (kind % 7) {
   case 0:
     ((_Atomic uint64_t *)shared)[where % (object->size / sizeof(uint64_t))] = take(input, 8);
     break;
@@ -124,18 +124,24 @@ static void scribble(struct object *object, struct input *input, uint64_t sequen
   case 4:
     shared->places[where % ((object->size - sizeof(struct shared)) / sizeof(struct place))].done = take(input, 8);
     break;
-  default:
+  case 5:
     shared->places[where % ((object->size - sizeof(struct shared)) / sizeof(struct place))].process = take(input, 8);
+    break;
+  default: /* whose stance the ballot has, or nobody's */
+    cell->stance = where & 4 ? take(input, 8) : where >> 3;
   }
 }
 
 static void call(struct board *board, struct object *object, struct input *input)
 {
-  struct board_ballot ballot = {.stance = BOARD_STRICT};
   uint64_t kind = take(input, 1);
+  struct board_ballot ballot = {.stance = (enum board_stance)(kind >> 5 & 3)};
   uint32_t wait_us = kind == 0x81 ? WAIT_US : 0; /* rare: it gives the processor away */
 
+  if (ballot.stance > BOARD_APART)
+    ballot.stance = BOARD_STRICT;
   ballot.words[0] = kind >> 4 & 1;
+  ballot.words[BOARD_QUESTION] = kind >> 3 & 1;
   switch (kind % 8) {
   case 0:
   case 1:

@@ -221,7 +221,7 @@ def exported_names():
     plain_build()
     names = sorted(line.split()[-1] for line in output("nm", "-D", "--defined-only", setup.shim).splitlines())
     golden = pathlib.Path(__file__).with_name("exports.golden").read_text().split()
-    equal(names, golden, "exported names")
+    equal(names, sorted(golden + [f"ncclProfiler_v{version}" for version in (4, 5, 6)]), "exported names")
 
 
 @case("exports")

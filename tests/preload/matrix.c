@@ -54,6 +54,8 @@ static void *through_handle(const char *name)
 #define THROUGH(name) ((union { void *object; __typeof__(&(name)) function; }){through_handle(#name)}.function)
 #define ncclGetUniqueId THROUGH(ncclGetUniqueId)
 #define ncclCommInitRank THROUGH(ncclCommInitRank)
+#define ncclCommInitRankConfig THROUGH(ncclCommInitRankConfig)
+#define ncclCommGetAsyncError THROUGH(ncclCommGetAsyncError)
 #define ncclCommSplit THROUGH(ncclCommSplit)
 #define ncclCommDestroy THROUGH(ncclCommDestroy)
 #define ncclAllGather THROUGH(ncclAllGather)
@@ -68,7 +70,7 @@ static void *through_handle(const char *name)
 
 enum { MIB = 1 << 20, LARGE = 8 * MIB, SMALL = 64 << 10, COUNT = 5003, THREADS = 16, ANY_ERRNO = 4242, FORKS = 12 };
 enum { HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2 };
-enum kind { GATHER, SCATTER_AVERAGE, SCATTER_SUM, REDUCE, REDUCE_MADE, BROADCAST };
+enum kind { GATHER, SCATTER_AVERAGE, SCATTER_SUM, REDUCE, REDUCE_AVERAGE, REDUCE_MADE, BROADCAST };
 
 /* One run, or one thread of it. */
 struct run {
@@ -183,7 +185,9 @@ static float wanted(const struct run *run, enum kind kind, size_t i)
     i += (size_t)run->rank * COUNT;
   for (int r = 0; r < run->size; r++)
     sum += element(r, i);
-  return kind == SCATTER_AVERAGE ? sum / (float)run->size : kind == REDUCE_MADE ? 2 * sum : sum;
+  if (kind == SCATTER_AVERAGE || kind == REDUCE_AVERAGE)
+    return sum / (float)run->size;
+  return kind == REDUCE_MADE ? 2 * sum : sum;
 }
 
 static ncclResult_t issue(enum kind kind, const float *in, float *out, ncclRedOp_t made, ncclComm_t comm,
@@ -196,8 +200,11 @@ static ncclResult_t issue(enum kind kind, const float *in, float *out, ncclRedOp
   case SCATTER_SUM:
     return ncclReduceScatter(in, out, COUNT, ncclFloat32, kind == SCATTER_SUM ? ncclSum : ncclAvg, comm, stream);
   case REDUCE:
+    return ncclAllReduce(in, out, COUNT, ncclFloat32, ncclSum, comm, stream);
+  case REDUCE_AVERAGE:
+    return ncclAllReduce(in, out, COUNT, ncclFloat32, ncclAvg, comm, stream);
   case REDUCE_MADE:
-    return ncclAllReduce(in, out, COUNT, ncclFloat32, kind == REDUCE ? ncclSum : made, comm, stream);
+    return ncclAllReduce(in, out, COUNT, ncclFloat32, made, comm, stream);
   case BROADCAST:
     break;
   }
@@ -236,10 +243,9 @@ static size_t wide(const struct run *run)
 }
 
 /* One call: its buffers filled, then what it gave, then every element of its output. */
-static void collective(struct run *run, const char *name, enum kind kind, ncclRedOp_t made, ncclComm_t comm, bool small,
-                       int lane)
+static void collective_on(struct run *run, const char *name, enum kind kind, ncclRedOp_t made, ncclComm_t comm,
+                          char *in, char *out, int lane)
 {
-  char *in = small ? run->small : run->large[0], *out = run->large[1] + (size_t)lane * MIB;
   size_t in_count = kind == SCATTER_AVERAGE || kind == SCATTER_SUM ? wide(run) : COUNT;
   size_t out_count = kind == GATHER ? wide(run) : COUNT;
   cudaStream_t stream = run->streams[lane];
@@ -253,6 +259,13 @@ static void collective(struct run *run, const char *name, enum kind kind, ncclRe
   if (cudaStreamSynchronize(stream) != cudaSuccess)
     _exit(2);
   look(run, name, kind, out, out_count);
+}
+
+static void collective(struct run *run, const char *name, enum kind kind, ncclRedOp_t made, ncclComm_t comm, bool small,
+                       int lane)
+{
+  collective_on(run, name, kind, made, comm, small ? run->small : run->large[0], run->large[1] + (size_t)lane * MIB,
+                lane);
 }
 
 /* A call in flight on one stream while the next one reads its output on the other, as NCCL's own order allows. */
@@ -324,6 +337,21 @@ static void give(struct run *run)
     LOCAL("free small", cudaFree(run->small));
 }
 
+/* What another rank has mapped of it is there again when that has ended its communicators too. */
+static void tell_memory(struct run *run)
+{
+  enum { TRIES = 200, PAUSE_NS = 2000000 };
+  size_t free_bytes = 0, total = 1;
+
+  for (int i = 0; i < TRIES && free_bytes < total; i++) {
+    if (i > 0)
+      nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+      _exit(2);
+  }
+  say(run, "memory left: %zu", total - free_bytes);
+}
+
 /* Where all ranks failed each gets a new id; one alone comes back with the old one, for which the others are waiting. */
 static ncclComm_t make(struct run *run)
 {
@@ -354,7 +382,6 @@ static void calls(struct run *run)
 {
   ncclComm_t comm, half = NULL;
   ncclRedOp_t made = ncclSum;
-  size_t free_bytes = 0, total = 0;
   float two = 2;
   void *never;
 
@@ -379,9 +406,118 @@ static void calls(struct run *run)
   if (comm)
     SLOW("end", ncclCommDestroy(comm));
   give(run);
-  if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+  tell_memory(run);
+}
+
+/* Memory of an input, of an output, or of both that the ranks have in places of their own. */
+static void apart(struct run *run, ncclComm_t comm)
+{
+  char *large = run->large[0];
+
+  collective_on(run, "all-gather of small memory", GATHER, ncclSum, comm, run->small, run->large[1], 0);
+  collective_on(run, "all-gather to small memory", GATHER, ncclSum, comm, large, run->small, 1);
+  collective_on(run, "scatter to small memory", SCATTER_SUM, ncclSum, comm, large, run->small, 0);
+  collective_on(run, "average of all", REDUCE_AVERAGE, ncclSum, comm, large, run->large[1], 1);
+}
+
+/* A call and a broadcast of what it gave, captured into a graph that is then launched twice. */
+static void captured(struct run *run, ncclComm_t comm)
+{
+  char *all = run->large[1], *sum = run->large[1] + 2 * MIB;
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t exec = NULL;
+
+  if (!comm || !run->large[0] || !run->large[1])
+    return;
+  if (cudaStreamBeginCapture(run->streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL) != cudaSuccess)
     _exit(2);
-  say(run, "memory left: %zu", total - free_bytes);
+  TOGETHER("captured all-gather", issue(GATHER, (float *)run->large[0], (float *)all, ncclSum, comm, run->streams[0]));
+  TOGETHER("captured broadcast", issue(BROADCAST, (float *)all, (float *)sum, ncclSum, comm, run->streams[0]));
+  if (cudaStreamEndCapture(run->streams[0], &graph) != cudaSuccess ||
+      cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess)
+    _exit(2);
+  for (int i = 0; i < 2; i++) {
+    fill(run, run->large[0], COUNT, run->streams[0]);
+    if (cudaGraphLaunch(exec, run->streams[0]) != cudaSuccess || cudaStreamSynchronize(run->streams[0]) != cudaSuccess)
+      _exit(2);
+    look(run, "captured", BROADCAST, sum, COUNT);
+  }
+  collective(run, "all-gather after it", GATHER, ncclSum, comm, false, 0);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+/* What came of a call on a communicator that does not wait. */
+static ncclResult_t settled(ncclComm_t comm, ncclResult_t result)
+{
+  while (result == ncclInProgress) {
+    nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    if (ncclCommGetAsyncError(comm, &result) != ncclSuccess)
+      return ncclInternalError;
+  }
+  return result;
+}
+
+static ncclComm_t make_nonblocking(struct run *run)
+{
+  ncclConfig_t config = SIM_NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id = shared_id(run);
+  ncclComm_t comm = NULL;
+  ncclResult_t result;
+
+  config.blocking = 0;
+  result = ncclCommInitRankConfig(&comm, run->size, id, run->rank, &config);
+  if (report(run, "init", settled(comm, result), ANY_ERRNO, false, false)) {
+    if (!run->leave)
+      id = shared_id(run);
+    result = ncclCommInitRankConfig(&comm, run->size, id, run->rank, &config);
+    report(run, "init", settled(comm, result), ANY_ERRNO, false, true);
+  }
+  return comm;
+}
+
+/* A communicator whose calls return before their work is launched. */
+static void nonblocking(struct run *run)
+{
+  char *out = run->large[1];
+  ncclComm_t comm = make_nonblocking(run);
+
+  for (int i = 0; i < 2 && comm && run->large[0] && out; i++) {
+    fill(run, run->large[0], COUNT, run->streams[0]);
+    SLOW("all-gather that does not wait",
+         settled(comm, issue(GATHER, (float *)run->large[0], (float *)out, ncclSum, comm, run->streams[0])));
+    SLOW("broadcast that does not wait",
+         settled(comm, issue(BROADCAST, (float *)out, (float *)(out + 2 * MIB), ncclSum, comm, run->streams[1])));
+    if (cudaStreamSynchronize(run->streams[1]) != cudaSuccess || cudaStreamSynchronize(run->streams[0]) != cudaSuccess)
+      _exit(2);
+    look(run, "all-gather that does not wait", GATHER, out, wide(run));
+    look(run, "broadcast that does not wait", BROADCAST, out + 2 * MIB, COUNT);
+  }
+  if (comm)
+    SLOW("end", ncclCommDestroy(comm));
+}
+
+/* Everything else that makes the shim call something. */
+static void further(struct run *run, int device, int devices)
+{
+  ncclComm_t comm;
+
+  take(run);
+  comm = make(run);
+  collective(run, "all-gather", GATHER, ncclSum, comm, false, 0);
+  /* NCCL does not mind which device is current. */
+  if (cudaSetDevice((device + 1) % devices) != cudaSuccess)
+    _exit(2);
+  collective(run, "all-gather from elsewhere", GATHER, ncclSum, comm, false, 1);
+  if (cudaSetDevice(device) != cudaSuccess)
+    _exit(2);
+  apart(run, comm);
+  captured(run, comm);
+  if (comm)
+    SLOW("end", ncclCommDestroy(comm));
+  nonblocking(run);
+  give(run);
+  tell_memory(run);
 }
 
 struct thread {
@@ -578,6 +714,8 @@ int matrix_main(const char *scenario, const char *label)
     forks(&run, device);
   else
     calls(&run);
+  if (strcmp(scenario, "all") == 0)
+    further(&run, device, devices);
   return run.wrong;
 }
 

@@ -12,17 +12,24 @@ import time
 import harness
 
 # pylint: disable=unused-import
+import cases_audit  # noqa: F401
 import cases_calls  # noqa: F401
 import cases_faults  # noqa: F401
+import cases_graphs  # noqa: F401
+import cases_groups  # noqa: F401
+import cases_hostile  # noqa: F401
+import cases_life  # noqa: F401
 import cases_matrix  # noqa: F401
 import cases_memory  # noqa: F401
 import cases_plain  # noqa: F401
 import cases_process  # noqa: F401
+import cases_staging  # noqa: F401
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "ranks", "sim", "matrix"):
+    for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging",
+                 "ranks", "sim", "matrix"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime", action="append", default=[], help="a sanitizer's runtime, to be preloaded first")
     parser.add_argument("--seconds", type=int, default=60, help="how long a job may take that is not meant to hang")
@@ -49,7 +56,8 @@ def run(name, function):
 
 def main():
     options = arguments()
-    for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "ranks", "sim", "matrix"):
+    for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging",
+                 "ranks", "sim", "matrix"):
         setattr(harness.setup, name, os.path.abspath(getattr(options, name)))
     harness.setup.runtime = " ".join(options.runtime)
     harness.setup.seconds = options.seconds

@@ -37,6 +37,12 @@ static bool is_from(const struct data *data, int rank, size_t count, const void 
   return right;
 }
 
+static void settle(const struct options *options, const struct worker *worker)
+{
+  if (options->init == INIT_NONBLOCKING)
+    comms_settle(worker->seat->comm);
+}
+
 bool work_mixed(const struct options *options, struct worker *worker, const struct placed *placed)
 {
   struct data data = {options->dtype, options->redop, worker->seat->nranks, 0xb00 + (uint64_t)placed->call};
@@ -47,6 +53,7 @@ bool work_mixed(const struct options *options, struct worker *worker, const stru
   put(&data, rank, options->count, placed->recv);
   NCCL_CHECK(ncclBroadcast(placed->recv, placed->recv, options->count, options->dtype, root, worker->seat->comm,
                            placed->stream));
+  settle(options, worker);
   CUDA_CHECK(cudaStreamSynchronize(placed->stream));
   right = is_from(&data, root, options->count, placed->recv, "broadcast");
 
@@ -59,6 +66,7 @@ bool work_mixed(const struct options *options, struct worker *worker, const stru
       ncclSend(placed->send, options->count, options->dtype, (rank + 1) % nranks, worker->seat->comm, placed->stream));
   NCCL_CHECK(ncclRecv(placed->recv, options->count, options->dtype, before, worker->seat->comm, placed->stream));
   NCCL_CHECK(ncclGroupEnd());
+  settle(options, worker);
   CUDA_CHECK(cudaStreamSynchronize(placed->stream));
   return is_from(&data, before, options->count, placed->recv, "receive") && right;
 }
@@ -109,10 +117,12 @@ bool work_chain(const struct options *options, struct worker *worker, int call)
   NCCL_CHECK(ncclAllGather(send, all, count, options->dtype, worker->seat->comm, worker->streams[0]));
   if (options->group)
     NCCL_CHECK(ncclGroupEnd());
+  settle(options, worker);
   if (options->mixed)
     NCCL_CHECK(ncclBroadcast(all, recv, count, options->dtype, 0, worker->seat->comm, worker->streams[1]));
   else
     NCCL_CHECK(ncclReduceScatter(all, recv, count, options->dtype, ncclSum, worker->seat->comm, worker->streams[1]));
+  settle(options, worker);
   CUDA_CHECK(cudaStreamSynchronize(worker->streams[1]));
   CUDA_CHECK(cudaStreamSynchronize(worker->streams[0]));
   if (options->mixed)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/sim/group.h"
+#include "tests/sim/profiler.h"
 #include "tests/sim/symmetric.h"
 
 static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
@@ -169,6 +170,8 @@ static ncclResult_t init_run(struct group_task *task)
     result = comm_join(task->comm, &place);
     meet_close(&place);
   }
+  if (result == ncclSuccess)
+    profiler_begin(task->comm);
   return comm_made(task->comm, result);
 }
 
@@ -291,6 +294,8 @@ static ncclResult_t split_run(struct group_task *task)
   if (!split->child)
     return result;
   split->child->broken = result != ncclSuccess;
+  if (result == ncclSuccess)
+    profiler_begin(split->child);
   split->child->maker = NULL;
   /* The parent's state tells how it went: the child's own is in order from the beginning. */
   comm_made(split->child, ncclSuccess);
@@ -411,6 +416,7 @@ static ncclResult_t comm_bury(ncclComm_t comm)
   if (!comm->finalized)
     comm_drain(comm);
   symmetric_finish(comm);
+  profiler_end(comm);
   if (comm->shared) {
     close(comm->presence);
     shared_detach(comm->shared, comm->nranks);

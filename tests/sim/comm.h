@@ -72,6 +72,8 @@ struct ncclComm {
   unsigned int op;
   unsigned int symmetric_barrier;
   struct symmetric symmetric;
+  bool profiled;
+  void *profiler; /* the plugin's own */
   struct redop redops[COMM_MAX_REDOPS];
 };
 

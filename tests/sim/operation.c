@@ -7,6 +7,7 @@
 #include "tests/sim/group.h"
 #include "tests/sim/numeric.h"
 #include "tests/sim/plain.h"
+#include "tests/sim/profiler.h"
 #include "tests/sim/redop.h"
 #include "tests/sim/symmetric.h"
 
@@ -77,6 +78,8 @@ static ncclResult_t operation_launch(struct group_task *task)
   *op = ((struct operation_task *)task)->op;
   symmetric_choose(op, task->siblings == 1);
   operation_note(op);
+  if (!op->symmetric)
+    profiler_launch(op);
   comm_count_launch(op->comm);
   ncclResult_t persisted = comm_persist(op->comm, op->stream);
   if (persisted != ncclSuccess) {
@@ -104,6 +107,7 @@ ncclResult_t operation_add(const struct operation *call)
   struct operation_task *task = calloc(1, sizeof(*task));
   task->task = (struct group_task){.phase = GROUP_LAUNCH, .comm = comm, .run = operation_launch};
   task->op = op;
+  task->op.api_event = profiler_call(&op);
   group_add(&task->task);
   return ncclSuccess;
 }

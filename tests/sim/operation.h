@@ -31,6 +31,7 @@ struct operation {
   int root;
   ncclRedOp_t asked; /* the op of the call */
   CUstream stream;
+  void *api_event; /* of the profiler plugin's */
   /* The symmetric path. */
   bool symmetric;
   bool native_average;

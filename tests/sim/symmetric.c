@@ -396,9 +396,16 @@ static bool reduction_has_kernel(struct operation *op)
   return op->asked == ncclSum || op->native_average;
 }
 
+/* A build of NCCL without some kernels, as SIM_NO_KERNEL says. */
+static bool kernel_is_missing(const struct operation *op)
+{
+  const char *missing = getenv("SIM_NO_KERNEL");
+  return missing && strstr(missing, operation_name(op->function));
+}
+
 bool symmetric_choose(struct operation *op, bool alone)
 {
-  if (op->comm->nranks == 1 || (nccl_version() < VERSION_START_ADDRESS_ONLY && !alone))
+  if (op->comm->nranks == 1 || kernel_is_missing(op) || (nccl_version() < VERSION_START_ADDRESS_ONLY && !alone))
     return false;
   const struct window *send = window_find(op, op->send);
   const struct window *recv = window_find(op, op->recv);

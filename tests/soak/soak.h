@@ -55,7 +55,7 @@ struct team {
   ncclComm_t comm;          /* NULL where this rank is no member */
   bool nonblocking, shares;
   bool in_graphs; /* after a revoke NCCL waits for none (init.cc, 2.30), whose last callback then comes too late */
-  bool shrunk; /* another time with another rank left out its ranks would have been called unequally often */
+  bool shrunk;    /* another time with another rank left out its ranks would have been called unequally often */
 };
 
 struct call {

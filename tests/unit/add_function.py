@@ -97,7 +97,8 @@ class AddFunction(unittest.TestCase):
     def exports(self):
         done = self.run_in_tree('nm', '-D', '--defined-only', os.path.join(self.build, SHIM))
         self.assertEqual(done.returncode, 0, done.stdout)
-        return sorted(line.split()[-1] for line in done.stdout.splitlines())
+        names = sorted(line.split()[-1] for line in done.stdout.splitlines())
+        return [name for name in names if not name.startswith('ncclProfiler_')]  # no functions
 
     def test_row_then_handler_then_line(self):
         self.add_row(ROW)

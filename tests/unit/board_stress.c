@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many ranks, as processes and as threads, at random: votes, other votes, declines, delays, short waits, steps, a
- * rank that stops for good. What every rank read is looked at afterwards, cell by cell:
+ * Many ranks, as processes and as threads, at random: votes of every stance, other votes, declines, delays, short
+ * waits, steps, a rank that stops for good. What every rank read is looked at afterwards, cell by cell:
  *
  *   - all that read a verdict read the same one;
- *   - YES only where every rank voted, and voted the same; DIFFER and DECLINED only where somebody did so;
- *   - what a rank wrote before it voted is seen by all after YES;
+ *   - YES only where every rank voted, and voted the same, none of them apart; MIXED only where every rank voted on the
+ *     same question, none of them strictly, and not all the same; DIFFER and DECLINED only where somebody did so;
+ *   - what a rank wrote before it voted is seen by all after YES and MIXED;
  *   - no wait is without an end: the run itself ends.
  *
  * BOARD_STRESS_SEED repeats a run, as far as the scheduler does. The random choices of a rank do not depend on the
@@ -22,12 +23,13 @@
 
 enum { MOST_RANKS = 16, MOST_CELLS = 4 * BOARD_CELLS, ROUNDS = 4 };
 
-enum { DID_NOTHING, DID_DECLINE, DID_VOTE, DID_VOTE_OTHER };
+enum { DID_NOTHING, DID_DECLINE, DID_VOTE };
 enum { READ_NOTHING = 0xff };
 
 /* What a rank did at a cell, and what it read there. */
 struct record {
   uint8_t deed, verdict;
+  uint8_t stance, other_question, other_layout; /* of its vote */
 };
 
 /* One run, zero at first. In shared memory, for the processes. */
@@ -84,6 +86,24 @@ static uint32_t random_wait(uint64_t *stream)
   return waits[next_random(stream) % (sizeof(waits) / sizeof(waits[0]))];
 }
 
+/* What most ranks do at a cell is the cell's; some do otherwise. */
+static struct board_ballot draw_ballot(const struct run *run, uint32_t cell, uint64_t *stream, struct record *record)
+{
+  uint64_t common = run->seed ^ cell * UINT64_C(0x2545f4914f6cdd1d);
+  struct board_ballot ballot = {.words = {cell, run->seed}, .stance = BOARD_STRICT};
+
+  if (one_in(&common, 2))
+    ballot.stance = one_in(stream, 6 * run->ranks) ? BOARD_APART : BOARD_LENIENT;
+  if (one_in(stream, 24 * run->ranks))
+    ballot.stance = (enum board_stance)(next_random(stream) % 3);
+  record->other_layout = one_in(stream, 8 * run->ranks);
+  record->other_question = one_in(stream, 24 * run->ranks);
+  record->stance = (uint8_t)ballot.stance;
+  ballot.words[BOARD_WORDS - 1] ^= (uint64_t)record->other_layout << 63;
+  ballot.words[BOARD_QUESTION - 1] ^= (uint64_t)record->other_question << 63;
+  return ballot;
+}
+
 static struct board *join_board(struct rank *rank)
 {
   struct run *run = rank->run;
@@ -125,11 +145,10 @@ static void *rank_main(void *argument)
   uint64_t stream = run->seed + rank->number * UINT64_C(0x1234567887654321);
   uint32_t last = rank->number == run->stopping ? run->cells / 2 : run->cells;
   uint32_t sprint = 0; /* cells still to be declined without a delay, to be a whole ring ahead */
-  bool step = false;
+  bool step = false, agreed;
 
   for (uint32_t cell = 0; cell < last; cell++) {
     struct record *record = &run->records[rank->number][cell];
-    struct board_ballot ballot = {.words = {cell, run->seed}};
 
     if (one_in(&stream, 4 * MOST_CELLS))
       sprint = BOARD_CELLS + 8;
@@ -142,46 +161,91 @@ static void *rank_main(void *argument)
       record->deed = DID_DECLINE;
       board_decline(board);
     } else {
-      record->deed = one_in(&stream, 12 * run->ranks) ? DID_VOTE_OTHER : DID_VOTE;
-      if (record->deed == DID_VOTE_OTHER)
-        ballot.words[BOARD_WORDS - 1] ^= UINT64_C(1) << 63;
+      struct board_ballot ballot = draw_ballot(run, cell, &stream, record);
+
+      record->deed = DID_VOTE;
       run->written[rank->number][cell] = cell + 1;
       record->verdict = (uint8_t)(step ? board_vote_step : board_vote)(board, &ballot, random_wait(&stream));
     }
-    if (record->verdict == BOARD_YES)
+    agreed = record->verdict == BOARD_YES || record->verdict == BOARD_MIXED;
+    if (agreed)
       for (uint32_t other = 0; other < run->ranks; other++)
         if (run->written[other][cell] != cell + 1)
           run->unseen++;
-    step = record->verdict == BOARD_YES && !step;
+    step = agreed && !step;
   }
   leave_board(rank, board);
+  return NULL;
+}
+
+/* The votes at a cell that count. */
+struct votes {
+  uint32_t count, strict, apart, other_questions, other_layouts;
+};
+
+static bool is_uniform(uint32_t some, uint32_t all)
+{
+  return some == 0 || some == all;
+}
+
+/* NULL, or why there must be no such verdict on these votes. */
+static const char *check_verdict(const struct votes *votes, uint32_t ranks, uint32_t declines, uint8_t verdict)
+{
+  bool same_question = is_uniform(votes->other_questions, votes->count);
+  bool same_layout = is_uniform(votes->other_layouts, votes->count);
+  bool same_strictness = is_uniform(votes->strict, votes->count);
+
+  switch (verdict) {
+  case BOARD_YES:
+    if (votes->count != ranks || !same_question || !same_layout || !same_strictness || votes->apart > 0)
+      return "YES, though not all voted the same";
+    break;
+  case BOARD_MIXED:
+    if (votes->count != ranks || !same_question || votes->strict > 0)
+      return "MIXED, though not all voted, or not on the same, or one strictly";
+    if (same_layout && votes->apart == 0)
+      return "MIXED, though all voted the same";
+    break;
+  case BOARD_DIFFER:
+    if (same_question && same_strictness && (same_layout || votes->strict == 0))
+      return "DIFFER, though no two votes differ";
+    break;
+  case BOARD_DECLINED:
+    if (declines == 0)
+      return "DECLINED, though nobody declined";
+    break;
+  default:
+    break;
+  }
   return NULL;
 }
 
 /* NULL, or what is wrong with what the ranks read at a cell. *ret_verdict is what they read. */
 static const char *check_cell(const struct run *run, uint32_t cell, uint8_t *ret_verdict)
 {
-  uint32_t deeds[DID_VOTE_OTHER + 1] = {0}, readers = 0;
+  struct votes votes = {0};
+  uint32_t declines = 0, readers = 0;
   uint8_t verdict = READ_NOTHING;
 
   for (uint32_t number = 0; number < run->ranks; number++) {
     const struct record *record = &run->records[number][cell];
-    bool skipped = record->verdict == BOARD_PAUSED;
-    deeds[skipped ? DID_NOTHING : record->deed]++;
-    if (skipped || record->verdict == READ_NOTHING || record->deed == DID_NOTHING)
+
+    if (record->verdict == BOARD_PAUSED)
       continue;
+    declines += record->deed == DID_DECLINE;
+    if (record->deed != DID_VOTE)
+      continue;
+    votes.count++;
+    votes.strict += record->stance == BOARD_STRICT;
+    votes.apart += record->stance == BOARD_APART;
+    votes.other_questions += record->other_question;
+    votes.other_layouts += record->other_layout;
     if (readers++ > 0 && record->verdict != verdict)
       return "the ranks read different verdicts";
     verdict = record->verdict;
   }
   *ret_verdict = verdict;
-  if (verdict == BOARD_YES && deeds[DID_VOTE] != run->ranks && deeds[DID_VOTE_OTHER] != run->ranks)
-    return "YES, though not all voted the same";
-  if (verdict == BOARD_DIFFER && (deeds[DID_VOTE] == 0 || deeds[DID_VOTE_OTHER] == 0))
-    return "DIFFER, though no two votes differ";
-  if (verdict == BOARD_DECLINED && deeds[DID_DECLINE] == 0)
-    return "DECLINED, though nobody declined";
-  return NULL;
+  return check_verdict(&votes, run->ranks, declines, verdict);
 }
 
 static int check(struct run *run, uint32_t verdicts[BOARD_PAUSED])
@@ -288,8 +352,9 @@ int main(void)
           fprintf(stderr, "BOARD_STRESS_SEED=%llu repeats it\n", (unsigned long long)seed);
           return 1;
         }
-    printf("%s: YES %u, DIFFER %u, DECLINED %u, TIMEOUT %u\n", threads ? "threads" : "processes", verdicts[BOARD_YES],
-           verdicts[BOARD_DIFFER], verdicts[BOARD_DECLINED], verdicts[BOARD_TIMEOUT]);
+    printf("%s: YES %u, MIXED %u, DIFFER %u, DECLINED %u, TIMEOUT %u\n", threads ? "threads" : "processes",
+           verdicts[BOARD_YES], verdicts[BOARD_MIXED], verdicts[BOARD_DIFFER], verdicts[BOARD_DECLINED],
+           verdicts[BOARD_TIMEOUT]);
   }
   return 0;
 }

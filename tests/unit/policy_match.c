@@ -179,6 +179,9 @@ static void every_setting_changes_the_hash(void **state)
       "[shim]\nchild_max_ctas = 17\n",
       "[shim]\nchild_memory = 1\n",
       "[shim]\nwindow_memory = 1\n",
+      "[shim]\nstage_max = 0\n",
+      "[shim]\nstage_max = 1\n",
+      "[shim]\nrequire_abortable = yes\n",
       "[arena]\nenable = no\n",
       "[arena]\ncallers = *\n",
       "[arena]\ncallers = libfoo\n",
@@ -187,13 +190,17 @@ static void every_setting_changes_the_hash(void **state)
       "[arena]\nmax_bytes = 1M\n",
       "[all_gather]\npath = window\n",
       "[reduce_scatter]\npath = window\n",
+      "[reduce_scatter]\npath = staged\n",
       "[reduce_scatter]\nrewrite = post_scale\n",
+      "[reduce_scatter]\nrewrite = pre_scale\n",
       "[all_reduce]\npath = window\n",
       "[all_reduce]\nrewrite = none\n",
       "[rule r]\npath = window\n",
       "[rule r]\npath = plain\n",
       "[rule r]\nrewrite = none\n",
       "[rule r]\nrewrite = post_scale\n",
+      "[rule r]\nrewrite = pre_scale\n",
+      "[rule r]\npath = staged\n",
       "[rule r]\nop = all_gather\npath = window\n",
       "[rule r]\ndtype = int8\npath = window\n",
       "[rule r]\nredop = sum\npath = window\n",
@@ -221,6 +228,8 @@ static void equal_settings_have_equal_hashes(void **state)
 {
   static const char *const pairs[][2] = {
       {"", "[shim]\naudit = call\nwarn_s = 1\n"},
+      {"", "[arena]\nparked_max = 1\n"}, /* each rank's own business */
+      {"", "[shim]\nstage_max = 256M\nrequire_abortable = no\n"},
       {"", "# comment\n[shim]\nagree_us = 50000\n"},
       {"[shim]\nagree_us = 1\nsetup_ms = 2\n", "[arena]\n[shim]\nsetup_ms = 2\nagree_us = 01\n"},
       {"[arena]\nmin_bytes = 2M\n", "[arena]\nmin_bytes = 2048K\n"},
@@ -266,12 +275,15 @@ static void the_built_in_policy_has_the_documented_values(void **state)
   assert_int_equal(policy.child_max_ctas, 64);
   assert_true(policy.child_memory == (uint64_t)512 << 20);
   assert_true(policy.window_memory == (uint64_t)128 << 20);
+  assert_true(policy.stage_max == (uint64_t)256 << 20);
+  assert_false(policy.require_abortable);
   assert_int_equal(policy.audit_level, POLICY_AUDIT_change);
   assert_true(policy.arena);
   assert_false(policy.any_caller);
   assert_int_equal(policy.caller_count, 1);
   assert_string_equal(policy.callers[0], "libc10_cuda");
   assert_true(policy.arena_min_bytes == 1 << 20 && policy.arena_max_bytes == 0);
+  assert_true(policy.arena_parked_max == (uint64_t)8 << 30);
 }
 
 /* Window where it was measured to be faster, and nowhere else. */

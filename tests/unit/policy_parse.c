@@ -70,11 +70,16 @@ static const struct bad bad_sections[] = {
 
 static const struct bad bad_keys[] = {
     {"[shim]\nagre_us = 1\n", 2, "unknown key 'agre_us' in [shim]; known keys: agree_us, setup_ms, pause_after, "},
-    {"[shim]\nagre_us = 1\n", 2, "child_min_ctas, child_max_ctas, child_memory, window_memory, stage_max, require_abortable, audit"},
+    {"[shim]\nagre_us = 1\n", 2,
+     "child_min_ctas, child_max_ctas, child_memory, window_memory, stage_max, require_abortable, audit"},
     {"[shim]\nAGREE_US = 1\n", 2, "unknown key 'AGREE_US'"},
+    {"[shim]\nparked_max = 1\n", 2, "unknown key 'parked_max' in [shim]"},
+    {"[arena]\nstage_max = 1\n", 2, "unknown key 'stage_max' in [arena]"},
+    {"[rule a]\npath = staged\nrequire_abortable = yes\n", 3, "unknown key 'require_abortable' in [rule a]"},
+    {"[shim]\nstage_max = 1\nstage_max = 1\n", 3, "'stage_max' is in [shim] twice"},
     {"[shim]\npath = plain\n", 2, "unknown key 'path' in [shim]"},
     {"[arena]\nagree_us = 1\n", 2,
-     "unknown key 'agree_us' in [arena]; known keys: enable, callers, min_bytes, max_bytes"},
+     "unknown key 'agree_us' in [arena]; known keys: enable, callers, min_bytes, max_bytes, parked_max"},
     {"[all_gather]\nop = all_gather\n", 2, "unknown key 'op' in [all_gather]; known keys: path, rewrite"},
     {"[rule a]\nagree_us = 1\n", 2, "unknown key 'agree_us' in [rule a]; known keys: op, dtype, redop, nranks, "},
     {"[shim]\nagree_us = 1\nagree_us = 1\n", 3, "'agree_us' is in [shim] twice"},
@@ -110,6 +115,12 @@ static const struct bad bad_values[] = {
     {"[shim]\nchild_memory = 1 M\n", 2, "child_memory must be a number of bytes"},
     {"[shim]\nchild_memory = 17179869184G\n", 2, "child_memory is too large"},
     {"[shim]\nchild_memory = 18446744073709551616\n", 2, "child_memory is too large"},
+    {"[shim]\nstage_max = -1\n", 2, "stage_max must be a number of bytes"},
+    {"[shim]\nstage_max = 256MB\n", 2, "stage_max must be a number of bytes"},
+    {"[shim]\nstage_max = 17179869184G\n", 2, "stage_max is too large"},
+    {"[shim]\nrequire_abortable = 1\n", 2, "require_abortable must be yes or no, not '1'"},
+    {"[shim]\nverify = yes\n", 2, "verify must be on or off, not 'yes'"},
+    {"[shim]\naudit_max = big\n", 2, "audit_max must be a number of bytes"},
     {"[shim]\naudit = all\n", 2, "unknown audit level 'all'; known: summary, change, call"},
     {"[arena]\nenable = true\n", 2, "enable must be yes or no, not 'true'"},
     {"[arena]\ncallers = ,\n", 2, "callers has no word in its list"},
@@ -119,8 +130,12 @@ static const struct bad bad_values[] = {
     {"[arena]\ncallers = .so\n", 2, "1 to 63 bytes"},
     {"[arena]\ncallers = " BYTES_10 BYTES_10 BYTES_10 BYTES_10 BYTES_10 BYTES_10 "0123\n", 2, "1 to 63 bytes"},
     {"[arena]\ncallers = a b c d e f g h i\n", 2, "at most 8 names"},
+    {"[arena]\nparked_max = none\n", 2, "parked_max must be a number of bytes"},
+    {"[arena]\nparked_max = 18446744073709551616\n", 2, "parked_max is too large"},
     {"[arena]\nmin_bytes = 2M\nmax_bytes = 1M\n", 1, "[arena]: min_bytes is above max_bytes"},
     {"[all_gather]\npath = windows\n", 2, "unknown path 'windows'; known: plain, window, staged"},
+    {"[all_gather]\npath = Staged\n", 2, "unknown path 'Staged'"},
+    {"[all_gather]\nrewrite = pre-scale\n", 2, "unknown rewrite 'pre-scale'"},
     {"[all_gather]\nrewrite = scale\n", 2, "unknown rewrite 'scale'; known: none, post_scale, pre_scale"},
     {"[rule a]\nop = all_gather all_to_all\n", 2, "unknown op 'all_to_all'; known: all_gather, reduce_scatter, "},
     {"[rule a]\nop = ,\n", 2, "op has no word in its list"},
@@ -251,7 +266,8 @@ static void takes_every_key_of_shim(void **state)
 {
   struct policy policy = parse("[shim]\nagree_us = 0\nsetup_ms=600000\npause_after = 1000\npause_calls = 1000000\n"
                                "warn_s = 86400\nmin_nccl = 2.29.2\nchild_min_ctas = 1\nchild_max_ctas = 1\n"
-                               "child_memory = 3G\nwindow_memory = 5M\naudit = call\n");
+                               "child_memory = 3G\nwindow_memory = 5M\nstage_max = 7M\nrequire_abortable = yes\n"
+                               "audit = call\naudit_max = 9M\nverify = on\n");
 
   (void)state;
   assert_int_equal(policy.agree_us, 0);
@@ -264,13 +280,17 @@ static void takes_every_key_of_shim(void **state)
   assert_int_equal(policy.child_max_ctas, 1);
   assert_true(policy.child_memory == (uint64_t)3 << 30);
   assert_true(policy.window_memory == (uint64_t)5 << 20);
+  assert_true(policy.stage_max == (uint64_t)7 << 20);
+  assert_true(policy.require_abortable);
   assert_int_equal(policy.audit_level, POLICY_AUDIT_call);
+  assert_true(policy.audit_max == (uint64_t)9 << 20);
+  assert_true(policy.verify);
 }
 
 static void takes_every_key_of_arena(void **state)
 {
   struct policy policy = parse("[arena]\nenable = no\ncallers = libtorch_cuda.so.2, libfoo ,bar\nmin_bytes = 4096\n"
-                               "max_bytes = 40G\n");
+                               "max_bytes = 40G\nparked_max = 3K\n");
 
   (void)state;
   assert_false(policy.arena);
@@ -281,6 +301,7 @@ static void takes_every_key_of_arena(void **state)
   assert_string_equal(policy.callers[2], "bar");
   assert_true(policy.arena_min_bytes == 4096);
   assert_true(policy.arena_max_bytes == (uint64_t)40 << 30);
+  assert_true(policy.arena_parked_max == (uint64_t)3 << 10);
   assert_true(parse("[arena]\ncallers = *\n").any_caller);
 }
 
@@ -293,6 +314,31 @@ static void takes_the_sections_of_ops(void **state)
   assert_int_equal(policy.ops[POLICY_OP_reduce_scatter].path, POLICY_PATH_plain);
   assert_int_equal(policy.ops[POLICY_OP_reduce_scatter].rewrite, POLICY_REWRITE_post_scale);
   assert_int_equal(policy.ops[POLICY_OP_all_reduce].path, POLICY_PATH_plain);
+}
+
+static void takes_every_path_and_rewrite(void **state)
+{
+  struct policy policy = parse("[all_gather]\npath = plain\n[reduce_scatter]\npath = window\nrewrite = pre_scale\n"
+                               "[all_reduce]\npath = staged\nrewrite = none\n");
+
+  (void)state;
+  assert_int_equal(policy.ops[POLICY_OP_all_gather].path, POLICY_PATH_plain);
+  assert_int_equal(policy.ops[POLICY_OP_reduce_scatter].path, POLICY_PATH_window);
+  assert_int_equal(policy.ops[POLICY_OP_reduce_scatter].rewrite, POLICY_REWRITE_pre_scale);
+  assert_int_equal(policy.ops[POLICY_OP_all_reduce].path, POLICY_PATH_staged);
+  assert_int_equal(policy.ops[POLICY_OP_all_reduce].rewrite, POLICY_REWRITE_none);
+  assert_string_equal(policy_path_word(POLICY_PATH_staged), "staged");
+  assert_string_equal(policy_rewrite_word(POLICY_REWRITE_pre_scale), "pre_scale");
+}
+
+/* 0 stands for no slots, and for no cap. */
+static void takes_zero_for_none(void **state)
+{
+  struct policy policy = parse("[shim]\nstage_max = 0\nrequire_abortable = no\n[arena]\nparked_max = 0\n");
+
+  (void)state;
+  assert_true(policy.stage_max == 0 && policy.arena_parked_max == 0);
+  assert_false(policy.require_abortable);
 }
 
 static void takes_every_key_of_a_rule(void **state)
@@ -565,6 +611,8 @@ int main(void)
       cmocka_unit_test(takes_every_key_of_shim),
       cmocka_unit_test(takes_every_key_of_arena),
       cmocka_unit_test(takes_the_sections_of_ops),
+      cmocka_unit_test(takes_every_path_and_rewrite),
+      cmocka_unit_test(takes_zero_for_none),
       cmocka_unit_test(takes_every_key_of_a_rule),
       cmocka_unit_test(takes_open_ranges),
       cmocka_unit_test(own_rules_replace_the_built_in_ones),

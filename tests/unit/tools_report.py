@@ -60,6 +60,8 @@ class Report(ToolTest):
         answer = json.loads(done.stdout)
         for op in answer['ops'].values():
             paths = op.pop('paths')
+            self.assertIsNone(op.pop('observed'))
+            self.assertEqual(op.pop('plain_bytes'), {})
             self.assertEqual(sum(path['calls'] for path in paths.values()), op['calls'])
             self.assertEqual(sum(path['bytes'] for path in paths.values()), op['bytes'])
         self.assertEqual({key: answer[key] for key in ('schema', 'files', 'skipped_lines', 'cut_off', 'ops')}, {
@@ -84,6 +86,29 @@ class Report(ToolTest):
         self.assertEqual([line[0] for line in lines[start + 1:start + 4]], ['ranks_differ', 'policy', 'agree_timeout'])
         self.assertEqual(lines[start + 1][1:], ['14', '15.6', '%'])
 
+    def test_what_nccl_was_seen_to_do(self):
+        told = {'observed_symmetric_calls': 7, 'observed_plain_calls': 2, 'mismatched_calls': 1, 'lost': 3,
+                'plain_bytes': {'policy': 32 * MIB}}
+        path = self.write('log', summary(window=8, plain={'policy': 2}, **told))
+        op = self.report(path)['ops']['reduce_scatter']
+        self.assertEqual(op['observed'], {'symmetric_calls': 7, 'plain_calls': 2, 'mismatched_calls': 1})
+        self.assertEqual(op['plain_bytes'], {'policy': 32 * MIB})
+        text = self.run_tool('report', path).stdout
+        self.assertIn('8 calls arranged, 7 seen symmetric, 2 seen plain, 1 not told', text)
+        self.assertIn('MISMATCH: 1 reduce_scatter calls', text)
+        self.assertIn('3 lines of the logs could not be written', text)
+
+    def test_what_nccl_was_seen_to_do_call_by_call(self):
+        calls = [call(seq=1, observed='plain'), call(seq=2, observed='symmetric'), call(seq=3, observed=None),
+                 call(seq=4, path='plain', reason='policy', observed='plain')]
+        op = self.report(self.write('log', ''.join(calls)))['ops']['reduce_scatter']
+        self.assertEqual(op['observed'], {'symmetric_calls': 1, 'plain_calls': 2, 'mismatched_calls': 1})
+
+    def test_nothing_seen_is_no_mismatch(self):
+        text = self.run_tool('report', self.write('log', summary())).stdout
+        self.assertNotIn('seen', text)
+        self.assertNotIn('MISMATCH', text)
+
     def test_nearly_all_is_not_all(self):
         text = '{"schema":1,"event":"summary","pid":1,"comm":"a","op":"all_reduce","calls":100000,"bytes":1,' \
                '"window_calls":99999,"window_bytes":1,"plain":{"paused":1}}\n'
@@ -97,7 +122,8 @@ class Report(ToolTest):
         self.assertEqual(ops['all_gather'].pop('paths')['window']['calls'], 101)
         self.assertEqual(ops['all_gather'], {
             'calls': 102, 'bytes': 103 * MIB, 'symmetric_calls': 101, 'symmetric_bytes': 102 * MIB,
-            'symmetric_percent': 100 * 101 / 102, 'plain': {'not_in_arena': 1}, 'incomplete': True})
+            'symmetric_percent': 100 * 101 / 102, 'plain': {'not_in_arena': 1},
+            'plain_bytes': {'not_in_arena': MIB}, 'observed': None, 'incomplete': True})
         self.assertEqual(ops['reduce_scatter']['symmetric_calls'], 31)
         self.assertIn('symmshim report: 1 line skipped; a last line is cut off', done.stderr)
         self.assertIn('all_gather: incomplete: 1 communicator in processes', done.stderr)

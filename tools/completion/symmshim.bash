@@ -8,7 +8,11 @@ _symmshim_options() {
     doctor) echo --seconds --shim --json --help ;;
     explain) echo --op --bytes --dtype --redop --nranks --nccl --policy --json --help ;;
     check) echo --json --help ;;
-    bench) echo --host --json --runs --shim --help ;;
+    bench)
+        echo --ops --dtypes --redops --min-bytes --max-bytes --factor --ranks --rounds --timeout --busy --copy-engine \
+            --policy --libs --plot --host --runs --json --shim --help
+        ;;
+    tune) echo --out --min-bytes --max-bytes --factor --ranks --rounds --timeout --libs --shim --help ;;
     esac
 }
 
@@ -30,7 +34,7 @@ _symmshim() {
     local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} end
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run report doctor explain check bench --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run report doctor explain check bench tune --help --version' -- "$current")
         return
     fi
     if [[ $command == run || $command == doctor ]]; then
@@ -45,7 +49,7 @@ _symmshim() {
         fi
     fi
     case $before in
-    --op) mapfile -t COMPREPLY < <(compgen -W 'all_gather reduce_scatter all_reduce' -- "$current") ;;
+    --op | --ops) mapfile -t COMPREPLY < <(compgen -W 'all_gather reduce_scatter all_reduce' -- "$current") ;;
     --require)
         mapfile -t COMPREPLY < <(compgen -W "'all_gather>=' 'reduce_scatter>=' 'all_reduce>='" -- "$current")
         ;;
@@ -53,9 +57,13 @@ _symmshim() {
         mapfile -t COMPREPLY < <(compgen -W 'int8 uint8 int32 uint32 int64 uint64 fp16 fp32 fp64 bf16 fp8e4m3 fp8e5m2' \
             -- "$current")
         ;;
+    --dtypes) mapfile -t COMPREPLY < <(compgen -W 'bf16 fp32' -- "$current") ;;
+    --redops) mapfile -t COMPREPLY < <(compgen -W 'sum avg' -- "$current") ;;
     --redop) mapfile -t COMPREPLY < <(compgen -W 'sum prod max min avg premulsum' -- "$current") ;;
-    --policy | --audit | --shim | --html | --trace) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+    --policy | --audit | --shim | --html | --trace | --plot | --out) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+    --libs) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
     --bytes | --nranks | --nccl | --runs | --seconds) ;;
+    --min-bytes | --max-bytes | --factor | --ranks | --rounds | --timeout) ;;
     *)
         if [[ $current == -* ]]; then
             mapfile -t COMPREPLY < <(compgen -W "$(_symmshim_options "$command")" -- "$current")

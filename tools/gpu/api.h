@@ -7,7 +7,7 @@
 
 #include "shim/hooks.h"
 
-enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaErrorNotReady = 600 };
 typedef struct CUevent_st *cudaEvent_t;
 
 #define GPU_DECLARE(library, name, ret, params, args, missing) ret name params;
@@ -27,6 +27,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t size, unsigned int kind);

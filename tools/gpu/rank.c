@@ -86,24 +86,38 @@ static double slowest(double us)
   return most;
 }
 
-/* So many calls back to back; microseconds of one, and on the host. */
-static double batch(const struct gpu_case *what, const struct lane *lane, int calls, double *host_us)
+/* What a batch of calls gives. */
+struct sample {
+  double us, host_us; /* of one call */
+  double busy;        /* see busy_end() */
+};
+
+/* So many calls back to back. */
+static struct sample batch(const struct gpu_case *what, const struct lane *lane, int calls)
 {
+  struct sample sample;
   float ms = 0;
   double start;
 
   CUDA(cudaStreamSynchronize(stream));
   meet();
+  busy_begin();
   NCCL(make_call(what, lane)); /* the ranks are level behind it */
   CUDA(cudaEventRecord(before, stream));
   start = now_us();
-  for (int i = 0; i < calls; i++)
+  for (int i = 0; i < calls; i++) {
     NCCL(make_call(what, lane));
-  *host_us = (now_us() - start) / calls;
+    busy_feed();
+  }
+  sample.host_us = (now_us() - start) / calls;
   CUDA(cudaEventRecord(after, stream));
+  while (region->busy && cudaEventQuery(after) == cudaErrorNotReady)
+    busy_feed();
   CUDA(cudaEventSynchronize(after));
   CUDA(cudaEventElapsedTime(&ms, before, after));
-  return slowest((double)ms * 1e3 / calls);
+  sample.us = slowest((double)ms * 1e3 / calls);
+  sample.busy = slowest(busy_end(after));
+  return sample;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -168,6 +182,8 @@ static void open_stock(struct lane *lane, uint64_t bytes)
 
 static void open_shim(struct lane *lane, uint64_t bytes)
 {
+  if (region->unseen) /* that all of it comes from elsewhere is something that the shim would complain about */
+    allocate(cudaMalloc, 2 << 20);
   lane->send = allocate(region->unseen ? allocate_unseen : cudaMalloc, bytes);
   lane->recv = allocate(region->unseen ? allocate_unseen : cudaMalloc, bytes);
   NCCL(ncclCommInitRank(&lane->comm, region->nranks, id_of(GPU_SHIM), rank));
@@ -220,13 +236,12 @@ static int calls_for(double us)
 static int prepare(int index, struct lane lanes[], int way)
 {
   const struct gpu_case *what = &region->cases[index];
-  double ignored;
   int calls;
 
   fill(lanes[way].send, send_bytes(what), what->dtype);
   CUDA(cudaMemset(lanes[way].recv, 0xff, recv_bytes(what)));
-  batch(what, &lanes[way], 3, &ignored);
-  calls = calls_for(batch(what, &lanes[way], 4, &ignored));
+  batch(what, &lanes[way], 3);
+  calls = calls_for(batch(what, &lanes[way], 4).us);
   region->figures[index][way].error =
       slowest(way == GPU_STOCK ? 0 : difference(what, lanes[GPU_STOCK].recv, lanes[way].recv));
   return calls;
@@ -241,7 +256,7 @@ static void be_at(int way)
 static void measure(int index, struct lane lanes[], int ways)
 {
   const struct gpu_case *what = &region->cases[index];
-  double host[GPU_WAYS][GPU_MAX_ROUNDS];
+  double host[GPU_WAYS][GPU_MAX_ROUNDS], busy[GPU_WAYS][GPU_MAX_ROUNDS];
   int calls[GPU_WAYS];
 
   for (int way = 0; way < ways; way++)
@@ -252,17 +267,20 @@ static void measure(int index, struct lane lanes[], int ways)
   for (int round = 0; round < region->rounds; round++)
     for (int i = 0; i < ways; i++) {
       int way = round % 2 ? ways - 1 - i : i;
-      double us;
+      struct sample sample;
       if (!applies(what, way))
         continue;
       be_at(way);
-      us = batch(what, &lanes[way], calls[way], &host[way][round]);
+      sample = batch(what, &lanes[way], calls[way]);
+      host[way][round] = sample.host_us;
+      busy[way][round] = sample.busy;
       if (rank == 0)
-        region->figures[index][way].us[round] = us;
+        region->figures[index][way].us[round] = sample.us;
     }
   for (int way = 0; way < ways && rank == 0; way++)
     if (applies(what, way)) {
       region->figures[index][way].host_us = median(host[way], region->rounds);
+      region->figures[index][way].busy = median(busy[way], region->rounds);
       region->figures[index][way].measured = true;
     }
 }
@@ -314,6 +332,8 @@ int main(int argc, char **argv)
   CUDA(cudaEventCreate(&before));
   CUDA(cudaEventCreate(&after));
   open_lanes(lanes);
+  if (region->pass == GPU_TIME)
+    busy_open();
   if (rank == 0)
     note_libraries();
   if (region->pass == GPU_LOOK)

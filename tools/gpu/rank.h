@@ -57,4 +57,14 @@ double difference(const struct gpu_case *what, const char *stock, const char *ot
 /* rank_look.c: makes each call and finds in NCCL's log how many SMs it took. */
 void look(const struct lane lanes[]);
 
+/*
+ * rank_busy.c: a kernel that keeps all SMs at work, over and over from busy_begin() on as long as busy_feed() is called
+ * often. busy_end() gives how many times as long one took as alone, up to `last`, which has happened; 0 where that
+ * cannot be said. Without --busy, and on the simulation, they do nothing.
+ */
+void busy_open(void);
+void busy_begin(void);
+void busy_feed(void);
+double busy_end(cudaEvent_t last);
+
 #endif

@@ -35,6 +35,9 @@ struct gpu_case {
   uint64_t bytes; /* of the large side */
 };
 
+/* The error of a NaN, which is also what no call has written: above all others, and it stays the largest. */
+#define GPU_NO_NUMBER 1e30
+
 struct gpu_figures {
   bool measured;
   double us[GPU_MAX_ROUNDS]; /* of one call, on the device; the slowest rank's */
