@@ -61,6 +61,8 @@ struct place {
   _Alignas(CACHE_LINE) _Atomic uint64_t process; /* 0: not attached; else a number drawn by the process */
   _Atomic uint64_t compatibility;
   _Atomic uint64_t done; /* this rank has done with all cells up to this sequence */
+  _Atomic uint64_t come; /* and has come to this one */
+  _Atomic uint32_t rank; /* in the communicator, plus 1; 0: not known */
 };
 
 /* All zero is the initial state, so that no rank has to be first. */
@@ -316,6 +318,22 @@ void board_end_epoch(struct board *board, uint64_t epoch)
                                           memory_order_relaxed);
 }
 
+void board_name_rank(struct board *board, int rank)
+{
+  atomic_store_explicit(&board->shared->places[board->slot].rank, (uint32_t)rank + 1, memory_order_relaxed);
+}
+
+int board_late_rank(const struct board *board)
+{
+  for (uint32_t i = 0; i < board->capacity; i++) {
+    const struct place *place = &board->shared->places[i];
+    if (atomic_load_explicit(&place->process, memory_order_relaxed) != 0 &&
+        atomic_load_explicit(&place->come, memory_order_relaxed) < board->last)
+      return (int)atomic_load_explicit(&place->rank, memory_order_relaxed) - 1;
+  }
+  return -1;
+}
+
 void board_leave(struct board *board)
 {
   /* relaxed: it prevents nothing that the leaver's declining does not prevent, and publishes nothing */
@@ -406,6 +424,11 @@ static void count_outcome(struct board *board, enum phase phase, uint64_t sequen
     atomic_store_explicit(timeouts, 0, memory_order_relaxed);
     pause_from(board, sequence + 1);
   }
+}
+
+bool board_is_pausing(const struct board *board)
+{
+  return is_paused(board, board->last + 1);
 }
 
 /* Makes a phase final unless another already is; the one that made it so counts it. Returns the word in force. */
@@ -512,7 +535,7 @@ static struct cell *next_cell(struct board *board, struct patience *patience)
 static enum board_verdict vote_in_cell(struct board *board, struct cell *cell, const struct board_ballot *ballot,
                                        struct patience *patience, bool pausable)
 {
-  uint64_t sequence = board->last;
+  uint64_t sequence = board->last, epoch = board_epoch(board);
   cell_word word = atomic_load_explicit(&cell->word, memory_order_acquire); /* pairs with claim() */
   bool voted = false;
 
@@ -529,6 +552,8 @@ static enum board_verdict vote_in_cell(struct board *board, struct cell *cell, c
         voted = join(board, cell, &word, phase);
       else
         word = latch(board, cell, word, sequence, phase);
+    } else if (pausable && board_epoch(board) != epoch) {
+      word = latch(board, cell, word, sequence, PHASE_DIFFER); /* as it will with the ballots of those that heard */
     } else if ((pausable && (is_paused(board, sequence) || somebody_left(board))) || !patience_left(patience, board)) {
       word = latch(board, cell, word, sequence, PHASE_TIMEOUT);
     } else {
@@ -545,6 +570,8 @@ static bool advance(struct board *board)
     return false;
   }
   board->last++;
+  /* relaxed: for people, board_late_rank() */
+  atomic_store_explicit(&board->shared->places[board->slot].come, board->last, memory_order_relaxed);
   return true;
 }
 

@@ -84,12 +84,21 @@ void board_detach(struct board *board);
 enum board_verdict board_vote(struct board *board, const struct board_ballot *ballot, uint32_t wait_us);
 enum board_verdict board_vote_step(struct board *board, const struct board_ballot *ballot, uint32_t wait_us);
 
+/*
+ * What can be said of a time-out: a rank that has not come to this rank's last question, or -1 if all have by now or it
+ * is not known which one it is; and whether the next one will not be asked. A rank is known by what it was named.
+ */
+int board_late_rank(const struct board *board);
+bool board_is_pausing(const struct board *board);
+void board_name_rank(struct board *board, int rank);
+
 /* Declines the next cell; never waits. */
 void board_decline(struct board *board);
 
 /*
  * What ranks built on each other's word they give up rank by rank, as each hears of it: whoever wants that moves the
- * epoch on. Any thread. Ballots under different epochs must not agree, so the caller puts its epoch into the question.
+ * epoch on. Any thread. Ballots under different epochs must not agree, so the caller puts its epoch into the question;
+ * a rank that waits for a verdict meanwhile, but for a step's, has DIFFER at once.
  */
 uint64_t board_epoch(const struct board *board);
 void board_end_epoch(struct board *board, uint64_t epoch); /* does nothing if it has ended */

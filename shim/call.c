@@ -20,15 +20,20 @@ struct attempt {
   struct call call;
   struct comm *comm;
   bool held;      /* this thread has the child */
+  bool kept;      /* in a group until now */
   bool following; /* an earlier call of this thread, which is not made yet, entered and holds the same communicator */
   struct policy_request request;
   struct plan plan;
   struct layout layout;
   uint64_t sequence;
+  struct attempt *group; /* the attempts that it is made together with; NULL: it is alone */
+  int group_count;
+  bool decided, made;
   /* what came of it */
   enum policy_path path;
   enum policy_rewrite rewrite;
   enum reason reason;
+  ncclResult_t result;
   enum observed observed;
   uint64_t start_ns, host_ns;
 };
@@ -78,10 +83,10 @@ static int nranks_of(const struct call *call, const struct comm *comm)
   return nranks;
 }
 
-static struct policy_request request_of(const struct call *call, const struct comm *comm)
+static struct policy_request request_of(const struct call *call, const struct comm *comm, bool is_kept)
 {
   uint64_t bytes = multiply(call->count, policy_dtype_size((enum policy_dtype)call->dtype));
-  int nranks = nranks_of(call, comm);
+  int nranks = comm || !is_kept ? nranks_of(call, comm) : 0;
 
   return (struct policy_request){
       .op = call->op,
@@ -93,13 +98,23 @@ static struct policy_request request_of(const struct call *call, const struct co
   };
 }
 
-/* Registers what the ballot called new. */
-static enum reason register_new(struct comm *comm, const struct layout *layout)
-{
-  struct segment *segments[2];
-  int count = layout_new_segments(layout, segments);
+/*
+ * Makes the calls of this communicator that are agreed already: ranks that do not make them in a group have made them,
+ * and wait for them before they come to what is next.
+ */
+static void make_agreed(struct attempt *attempt);
 
-  return count == 0 ? REASON_none : child_register(comm, segments, count);
+/* Registers what the ballot called new. */
+static enum reason register_new(struct attempt *attempt)
+{
+  struct comm *comm = attempt->comm;
+  struct segment *segments[2];
+  int count = layout_new_segments(&attempt->layout, segments);
+
+  if (count == 0)
+    return REASON_none;
+  make_agreed(attempt);
+  return child_register(comm, segments, count);
 }
 
 /* Brings a call whose plan is to go symmetric before the other ranks. REASON_none: all of them go by attempt->path. */
@@ -132,10 +147,12 @@ static enum reason agree(struct attempt *attempt)
   attempt->path = verdict == BOARD_MIXED ? POLICY_PATH_staged : POLICY_PATH_window;
   if (verdict == BOARD_MIXED) {
     layout_refused(layout);
+    if (!stage_fits(&comm->child.stage, attempt->request.bytes))
+      make_agreed(attempt);
     return stage_make(comm, attempt->request.bytes);
   }
   reason = verdict_reason(verdict);
-  return reason == REASON_none ? register_new(comm, layout) : reason;
+  return reason == REASON_none ? register_new(attempt) : reason;
 }
 
 /* Why nothing is asked about a call on this communicator; REASON_none if it is. */
@@ -150,6 +167,26 @@ static enum reason plain_for_good(const struct attempt *attempt)
   if (!attempt->held) /* a thread that is out of memory is giving the child up */
     return REASON_given_up;
   return __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE);
+}
+
+/* Each once a communicator: a rank that is late now and then is nobody's concern, one that is so always costs time. */
+static void tell_late(struct comm *comm)
+{
+  int late = board_late_rank(comm->board);
+  bool pausing = board_is_pausing(comm->board);
+
+  if (late < 0 || (pausing ? comm->told_paused : comm->told_late))
+    return; /* perhaps this one is the late one */
+  comm->told_late = true;
+  comm->told_paused = pausing;
+  if (pausing)
+    log_warn(
+        "rank %d of %d, communicator %016llx: waited for rank %d to agree on a call, in vain and not for the first "
+        "time; calls are plain, and the other ranks not waited for, for a while (pause_after, pause_calls)",
+        comm->rank, comm->nranks, (unsigned long long)comm->id, late);
+  else
+    log_info("rank %d of %d, communicator %016llx: waited for rank %d to agree on a call, in vain: the call is plain",
+             comm->rank, comm->nranks, (unsigned long long)comm->id, late);
 }
 
 /* Decides what becomes of a call. A rank that the others ask says at least no; they would wait for it. */
@@ -170,8 +207,13 @@ static void decide(struct attempt *attempt)
     reason = agree(attempt);
   else if (reason == REASON_none)
     reason = attempt->plan.reason;
+  if (reason == REASON_agree_timeout)
+    tell_late(comm);
   if (reason == REASON_peer_left)
     comm_make_plain(comm, reason, 0);
+  /* A rank that is short of memory may be the one that was waited for; in the plain call NCCL waits for it again. */
+  if (reason != REASON_none && comm && comm->board && attempt->held && !attempt->following)
+    child_follow(comm);
   /* What this rank has mapped of the others' memory has to go too, or theirs does not come back; but no waiting. */
   if (attempt->held && !attempt->following && comm->child.handle &&
       __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) != REASON_none)
@@ -279,10 +321,10 @@ static bool leave(const struct attempt *attempt, const struct buffers *buffers)
          stage_give(comm, call->stream, attempt->path != POLICY_PATH_staged);
 }
 
-/* Aborted by another thread meanwhile: NCCL must not see the handle again. */
+/* Aborted by another thread meanwhile: NCCL must not see the handle again. What was kept was known then. */
 static bool is_gone(const struct attempt *attempt)
 {
-  return attempt->comm && comm_is_dead(attempt->comm);
+  return attempt->comm ? comm_is_dead(attempt->comm) : attempt->kept;
 }
 
 /* What NCCL told of calls just made. Captured, its telling may be left to the graph (enqueue.cc, ncclLaunchPrepare). */
@@ -303,6 +345,7 @@ static ncclResult_t make_symmetric(struct attempt *attempts, int count)
   ncclResult_t result = ncclSuccess, ended;
 
   for (int i = 0; i < count; i++) {
+    buffers[i] = (struct buffers){0};
     order_before(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing, copies_in(&attempts[i]));
     sound &= attempts[i].path == POLICY_PATH_staged ? enter_slot(&attempts[i], &buffers[i])
                                                     : enter_windows(&attempts[i], &buffers[i]);
@@ -363,13 +406,30 @@ static ncclResult_t make(struct attempt *attempts, int count)
   return is_gone(&attempts[0]) ? (ncclResult_t)ncclInvalidArgument : make_symmetric(attempts, count);
 }
 
-static void begin(struct attempt *attempt, const struct call *call, struct attempt *earlier, int count)
+static void make_agreed(struct attempt *attempt)
+{
+  for (int i = 0; i < attempt->group_count && attempt->group; i++) {
+    struct attempt *earlier = &attempt->group[i];
+
+    if (earlier->comm != attempt->comm || !earlier->decided || earlier->made)
+      continue;
+    if (earlier->following && earlier->comm->nonblocking)
+      order_await_launch(earlier->comm, earlier->held);
+    earlier->result = make(earlier, 1);
+    earlier->made = true;
+  }
+}
+
+static void begin(struct attempt *attempt, const struct call *call, bool is_kept, struct attempt *earlier, int count)
 {
   struct comm *comm = comm_enter(call->comm);
 
   attempt->start_ns = audit_clock();
   attempt->call = *call;
   attempt->comm = comm;
+  attempt->kept = is_kept;
+  attempt->group = NULL;
+  attempt->decided = attempt->made = false;
   attempt->following = false;
   attempt->rewrite = POLICY_REWRITE_none;
   attempt->observed = OBSERVED_unknown;
@@ -378,10 +438,10 @@ static void begin(struct attempt *attempt, const struct call *call, struct attem
     attempt->held = earlier[i].held;
   }
   if (!attempt->following)
-    attempt->held = comm && comm_hold_child(comm);
+    attempt->held = comm && comm_wait_child(comm);
   if (comm && attempt->held)
     comm_settle(comm);
-  attempt->request = request_of(call, comm);
+  attempt->request = request_of(call, comm, is_kept);
   attempt->plan = plan_make(life_policy(), &attempt->request);
   attempt->layout = layout_of(call, &attempt->request);
   attempt->layout.capturing = order_is_capturing(call->stream);
@@ -420,15 +480,13 @@ static void end(struct attempt *attempt, uint64_t now)
   comm_leave(comm);
 }
 
-ncclResult_t call_make(const struct call *call)
+static ncclResult_t make_one(const struct call *call, bool is_kept)
 {
   struct attempt attempt;
   int saved_errno = errno;
   ncclResult_t result;
 
-  if (group_keep(call))
-    return ncclSuccess;
-  begin(&attempt, call, NULL, 0);
+  begin(&attempt, call, is_kept, NULL, 0);
   decide(&attempt);
   attempt.host_ns = audit_clock() - attempt.start_ns;
   errno = saved_errno;
@@ -437,35 +495,76 @@ ncclResult_t call_make(const struct call *call)
   return result;
 }
 
+ncclResult_t call_make(const struct call *call)
+{
+  return group_keep(call) ? (ncclResult_t)ncclSuccess : make_one(call, false);
+}
+
+ncclResult_t call_make_kept(const struct call *call)
+{
+  return make_one(call, true);
+}
+
 /*
  * Communicators in the order of their ids, which is the same on all ranks, so that no two ranks wait for each other at
  * two of them; the calls of each in their own order.
  */
 static void decide_together(struct attempt *attempts, int count)
 {
-  bool decided[GROUP_CALLS] = {false};
-
   for (int round = 0; round < count; round++) {
     int first = -1;
 
     for (int i = 0; i < count; i++)
-      if (!decided[i] &&
+      if (!attempts[i].decided &&
           (first < 0 || (attempts[i].comm && attempts[first].comm && attempts[i].comm->id < attempts[first].comm->id)))
         first = i;
     if (attempts[first].comm)
       guard.real = attempts[first].comm->real;
     decide(&attempts[first]);
     attempts[first].host_ns = audit_clock() - attempts[first].start_ns;
-    decided[first] = true;
+    attempts[first].decided = true;
   }
 }
 
 /* Whether a call can share a group of NCCL's with the one before it. */
 static bool goes_with(const struct attempt *before, const struct attempt *attempt)
 {
-  return attempt->path == before->path && attempt->path != POLICY_PATH_staged && !attempt->layout.recv.copied &&
-         !before->layout.recv.copied && attempt->comm && before->comm && attempt->comm->real == before->comm->real &&
+  return !attempt->made && !before->made && attempt->path == before->path && attempt->path != POLICY_PATH_staged &&
+         !attempt->layout.recv.copied && !before->layout.recv.copied && attempt->comm && before->comm &&
+         attempt->comm->real == before->comm->real &&
          (attempt->path == POLICY_PATH_plain || attempt->comm == before->comm);
+}
+
+/*
+ * A group over several streams is one operation on all of them: it comes after what is on any, and all come after it
+ * (NCCL's user guide, groups). Where the shim does not make one group of a communicator's calls, or adds to it, it has
+ * to join the streams itself.
+ */
+static void join(struct attempt *attempts, int count)
+{
+  for (int first = 0; first < count; first++) {
+    struct comm *comm = attempts[first].comm;
+    CUstream streams[GROUP_CALLS];
+    int stream_count = 0, known;
+    bool whole = true, capturing = attempts[first].layout.capturing, alike = true;
+
+    if (!comm || attempts[first].following || !attempts[first].held || comm_is_dead(comm))
+      continue;
+    for (int i = first; i < count; i++) {
+      if (attempts[i].comm != comm)
+        continue;
+      whole &= i == first || goes_with(&attempts[i - 1], &attempts[i]);
+      whole &= attempts[i].path == POLICY_PATH_plain ||
+               (attempts[i].plan.rewrite == POLICY_REWRITE_none && !attempts[i].layout.send.copied);
+      alike &= attempts[i].layout.capturing == capturing;
+      for (known = 0; known < stream_count && streams[known] != attempts[i].call.stream; known++)
+        ;
+      if (known == stream_count)
+        streams[stream_count++] = attempts[i].call.stream;
+    }
+    if (!whole && alike && stream_count > 1)
+      order_join(&comm->child, streams, stream_count);
+  }
 }
 
 ncclResult_t call_make_together(const struct call *calls, int count)
@@ -474,10 +573,14 @@ ncclResult_t call_make_together(const struct call *calls, int count)
   ncclResult_t result = ncclSuccess;
   int saved_errno = errno;
 
-  for (int i = 0; i < count; i++)
-    begin(&attempts[i], &calls[i], attempts, i);
+  for (int i = 0; i < count; i++) {
+    begin(&attempts[i], &calls[i], true, attempts, i);
+    attempts[i].group = attempts;
+    attempts[i].group_count = count;
+  }
   decide_together(attempts, count);
   errno = saved_errno;
+  join(attempts, count);
   for (int from = 0, to; from < count; from = to) {
     ncclResult_t made;
 
@@ -485,9 +588,15 @@ ncclResult_t call_make_together(const struct call *calls, int count)
       ;
     if (attempts[from].comm)
       guard.real = attempts[from].comm->real;
-    made = make(&attempts[from], to - from);
+    /* What a non-blocking communicator still has to launch comes first, as it would in a group of NCCL's. */
+    for (int i = from; i < to; i++)
+      if (!attempts[i].made && attempts[i].following && attempts[i].comm->nonblocking &&
+          !comm_is_dead(attempts[i].comm))
+        order_await_launch(attempts[i].comm, attempts[i].held);
+    made = attempts[from].made ? attempts[from].result : make(&attempts[from], to - from);
     result = result == ncclSuccess ? made : result;
   }
+  join(attempts, count);
   for (int i = count - 1; i >= 0; i--)
     end(&attempts[i], audit_clock());
   return result;
@@ -504,7 +613,7 @@ bool call_may_go_symmetric(const struct call *call)
   if (life_passive_reason() == REASON_none && comm->board &&
       __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none && call->send && call->recv) {
     if (comm->nranks > 0) {
-      request = request_of(call, comm);
+      request = request_of(call, comm, true);
       may = plan_make(life_policy(), &request).path != POLICY_PATH_plain;
     }
   }

@@ -28,6 +28,9 @@ struct call {
 /* Makes the call, one way or the other, now or at the end of the group; returns what NCCL said. */
 ncclResult_t call_make(const struct call *call);
 
+/* Makes a call that was kept in a group which is still open, as it is. */
+ncclResult_t call_make_kept(const struct call *call);
+
 /* Makes calls that were kept in a group, which has ended, in their order. Returns the first result that is no success.
  */
 ncclResult_t call_make_together(const struct call *calls, int count);

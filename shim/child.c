@@ -134,7 +134,7 @@ static bool split(struct comm *comm)
               comm->rank, comm->nranks, (unsigned long long)comm->id);
   child->making = NULL; /* in the record, since NCCL may write it when nobody waits for it any more */
   result = REAL(ncclCommSplit)(comm->handle, 0, comm->rank, &child->making, &config);
-  if (result == ncclInProgress || (result == ncclSuccess && !child->making))
+  if (result == ncclInProgress || result == ncclSuccess)
     result = await_split(comm);
   if (result == ncclSuccess && child->making)
     result = child_await(child->making, ncclInProgress);
@@ -225,29 +225,33 @@ enum reason child_make(struct comm *comm)
   return reason;
 }
 
-static bool register_segment(struct comm *comm, struct segment *segment)
+static enum window_outcome register_segment(struct comm *comm, struct segment *segment)
 {
   uint64_t start = audit_clock();
   struct watch watch;
-  bool registered;
+  enum window_outcome outcome;
 
   watch_begin(&watch, life_policy()->warn_s, "rank %d of %d, communicator %016llx: ncclCommWindowRegister of %zu bytes",
               comm->rank, comm->nranks, (unsigned long long)comm->id, segment->size);
-  registered = window_register(&comm->child.windows, comm->child.handle, segment, comm->nccl_version);
+  outcome = window_register(&comm->child.windows, comm->child.handle, segment, comm->nccl_version);
   watch_end(&watch);
   audit_window(comm->id, segment->id, segment->size, audit_clock() - start);
-  return registered;
+  return outcome;
 }
 
 enum reason child_register(struct comm *comm, struct segment *const segments[], int count)
 {
   CUstreamCaptureMode mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
-  bool registered = true;
+  enum window_outcome outcome = WINDOW_MADE;
+  bool all_made = true;
 
-  for (int i = 0; i < count && registered; i++)
-    registered = register_segment(comm, segments[i]);
+  /* Where one has failed the others are still in it; where it gave no window they are in the next one already. */
+  for (int i = 0; i < count && outcome != WINDOW_FAILED; i++) {
+    outcome = register_segment(comm, segments[i]);
+    all_made &= outcome == WINDOW_MADE;
+  }
   child_exchange_capture_mode(mode);
-  if (child_all_succeeded(comm, VERDICT_REGISTERED, registered))
+  if (child_all_succeeded(comm, VERDICT_REGISTERED, all_made))
     return REASON_none;
   /*
    * Never again on this child: what the failed one has mapped would be in the way (2.28.9). Ending it also ends the
@@ -391,7 +395,7 @@ static void wait_for_next(struct comm *comm)
            comm->rank, comm->nranks, (unsigned long long)comm->id, (unsigned long long)child->retry_at);
 }
 
-bool child_follow(struct comm *comm)
+static bool follow(struct comm *comm)
 {
   if (board_epoch(comm->board) == comm->child.epoch)
     return true;
@@ -401,6 +405,35 @@ bool child_follow(struct comm *comm)
   return true;
 }
 
+static void follow_too(struct comm *comm, void *data)
+{
+  if (comm == data || !comm_hold_child(comm))
+    return;
+  if (comm->board && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none)
+    follow(comm);
+  comm_release_child(comm);
+}
+
+bool child_follow(struct comm *comm)
+{
+  if (board_epoch(comm->board) == comm->child.epoch)
+    return true;
+  /* Memory comes back when no communicator has it any more, and the others' next calls may be far away, or wait. */
+  comm_each(follow_too, comm);
+  return follow(comm);
+}
+
+/* Before anything is ended, since the others may take a while to hear of it. */
+static void announce(struct comm *comm, void *data)
+{
+  (void)data;
+  if (!comm_hold_child(comm))
+    return;
+  if (comm->child.handle && !is_in_graphs(&comm->child))
+    board_end_epoch(comm->board, comm->child.epoch);
+  comm_release_child(comm);
+}
+
 static void drop(struct comm *comm, void *data)
 {
   bool *dropped = data;
@@ -408,7 +441,7 @@ static void drop(struct comm *comm, void *data)
   if (!comm_hold_child(comm))
     return;
   if (comm->child.handle && !is_in_graphs(&comm->child)) {
-    board_end_epoch(comm->board, comm->child.epoch); /* first, since the others may take a while to hear of it */
+    board_end_epoch(comm->board, comm->child.epoch); /* where another thread had it before */
     /* Work that waits for a rank that is gone never ends; then this rank follows itself, at its next call. */
     *dropped |= child_end(comm, ORDER_SOON);
     if (!comm->child.handle)
@@ -421,6 +454,7 @@ bool child_drop_all(void)
 {
   bool dropped = false;
 
+  comm_each(announce, NULL);
   comm_each(drop, &dropped);
   return dropped;
 }

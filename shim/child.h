@@ -88,7 +88,10 @@ ncclResult_t child_async_error(struct comm *comm);
  */
 bool child_end(struct comm *comm, uint32_t wait_ms);
 
-/* Another rank gave up its child: this one does too. False while its work is not done; then it is tried again. */
+/*
+ * Another rank gave up its child: this one does too, and those of its other communicators that have to go. False while
+ * this one's work is not done; then it is tried again.
+ */
 bool child_follow(struct comm *comm);
 
 /*

@@ -2,6 +2,7 @@
 #include "shim/comm.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +179,7 @@ static enum reason seal(struct comm *comm)
     return REASON_board_failed;
   if (comm->nranks < 2)
     return REASON_single_rank;
+  board_name_rank(comm->board, comm->rank);
   return fault_reason(board_seal(comm->board, (uint32_t)comm->nranks));
 }
 
@@ -333,6 +335,16 @@ bool comm_is_dead(const struct comm *comm)
 bool comm_hold_child(struct comm *comm)
 {
   return !__atomic_exchange_n(&comm->busy, true, __ATOMIC_ACQUIRE);
+}
+
+bool comm_wait_child(struct comm *comm)
+{
+  while (!comm_hold_child(comm)) {
+    if (comm_is_dead(comm))
+      return false;
+    sched_yield();
+  }
+  return true;
 }
 
 void comm_release_child(struct comm *comm)

@@ -45,7 +45,8 @@ struct comm {
   bool nonblocking;
   enum reason plain; /* why every call is plain for good; REASON_none while the board is in use */
   struct board *board;
-  bool sealed; /* the board is; a non-blocking init is not complete when it returns */
+  bool told_late, told_paused; /* that the others came late, and that they are not waited for any more */
+  bool sealed;                 /* the board is; a non-blocking init is not complete when it returns */
   struct child child;
   struct redop_table redops;
   uint32_t offspring; /* communicators the job made from this one, which all its ranks count alike */
@@ -104,6 +105,8 @@ bool comm_is_dead(const struct comm *comm);
 
 /* One thread at a time has the child. False: another has it (or is dropping it). */
 bool comm_hold_child(struct comm *comm);
+/* The same before a call, whose place in the order must not be lost: waits for the other. False: it was aborted. */
+bool comm_wait_child(struct comm *comm);
 void comm_release_child(struct comm *comm);
 
 /* An address in the copy of NCCL that made it. */

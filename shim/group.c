@@ -42,7 +42,7 @@ void group_mix(void)
   group.mixed = true;
   group.count = 0;
   for (int i = 0; i < count; i++)
-    call_make(&group.kept[i]); /* an error stays with NCCL's group, whose end returns it */
+    call_make_kept(&group.kept[i]); /* an error stays with NCCL's group, whose end returns it */
 }
 
 void group_left(ncclResult_t result)

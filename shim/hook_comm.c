@@ -199,7 +199,7 @@ static void retire(ncclComm_t handle, enum reason reason, bool forget)
   if (!comm)
     return;
   comm_make_plain(comm, reason, 0);
-  if (comm_hold_child(comm)) {
+  if (comm_wait_child(comm)) {
     child_end(comm, ORDER_FOR_EVER);
     comm_release_child(comm);
   }

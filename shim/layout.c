@@ -128,19 +128,20 @@ enum reason layout_look(struct comm *comm, const struct call *call, const struct
 
 /*
  * Where peers touch a buffer, its window and its offset must be the same everywhere. Where they do not, it is enough
- * that it has a window, or is copied; which is this rank's business. A new window is registered by all ranks together,
- * so its size must be the same, and whether both buffers share it.
+ * that it has a window, or will have the other buffer's new one, or is copied; which is this rank's business. A new
+ * window is registered by all ranks together, so its size must be the same, and whether both buffers share it.
  */
 static void describe(uint64_t words[3], const struct buffer *buffer, bool shares_new)
 {
+  bool registers = is_new(buffer) && (buffer->peers_touch || !shares_new);
   uint64_t window = buffer->window;
 
-  if (!is_new(buffer) && !buffer->peers_touch)
+  if (!registers && !buffer->peers_touch)
     window = WINDOW_ANY;
-  if (is_new(buffer) && shares_new)
+  if (registers && shares_new)
     window = WINDOW_NEW_SHARED;
   words[0] = window;
-  words[1] = is_new(buffer) ? buffer->segment->size : 0;
+  words[1] = registers ? buffer->segment->size : 0;
   words[2] = buffer->peers_touch ? (uintptr_t)buffer->ptr - buffer->segment->base : 0;
 }
 
@@ -152,6 +153,7 @@ struct board_ballot layout_ballot(const struct comm *comm, const struct call *ca
   struct board_ballot ballot = {.words = {VERDICT_CALL | (uint64_t)call->op << 8 | (uint64_t)call->dtype << 16 |
                                               (uint64_t)redop << 24 | comm->asking << 32,
                                           call->count, comm->child.epoch}};
+  bool shared = layout->recv.segment == layout->send.segment;
 
   if (layout->apart) {
     ballot.stance = BOARD_APART;
@@ -159,8 +161,8 @@ struct board_ballot layout_ballot(const struct comm *comm, const struct call *ca
   }
   /* What is captured cannot go through a slot, which a replay would use at a time of its own. */
   ballot.stance = plan->path == POLICY_PATH_staged && !layout->capturing ? BOARD_LENIENT : BOARD_STRICT;
-  describe(&ballot.words[BOARD_QUESTION], &layout->send, false);
-  describe(&ballot.words[BOARD_QUESTION + 3], &layout->recv, layout->recv.segment == layout->send.segment);
+  describe(&ballot.words[BOARD_QUESTION], &layout->send, shared && !layout->send.peers_touch);
+  describe(&ballot.words[BOARD_QUESTION + 3], &layout->recv, shared && layout->send.peers_touch);
   return ballot;
 }
 

@@ -22,9 +22,9 @@ static __thread struct notes noted __attribute__((tls_model("initial-exec")));
 
 bool order_open(struct order *order)
 {
-  CUevent *events[] = {&order->event, &order->capture_event};
+  CUevent *events[] = {&order->event, &order->capture_event, &order->join_event};
 
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 3; i++)
     if (!*events[i] && real_driver()->cuEventCreate(events[i], CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
       return false;
   return true;
@@ -32,11 +32,20 @@ bool order_open(struct order *order)
 
 void order_close(struct order *order)
 {
-  if (order->event)
+  struct order left = {.launching = order->launching, .launch_stream = order->launch_stream};
+
+  /* A graph with calls of the job's own communicator may still record it and wait for it. */
+  if (order->in_graphs) {
+    left.event = order->event;
+    left.in_graphs = true;
+  } else if (order->event) {
     real_driver()->cuEventDestroy_v2(order->event);
+  }
   if (order->capture_event)
     real_driver()->cuEventDestroy_v2(order->capture_event);
-  *order = (struct order){.launching = order->launching, .launch_stream = order->launch_stream};
+  if (order->join_event)
+    real_driver()->cuEventDestroy_v2(order->join_event);
+  *order = left;
 }
 
 bool order_is_capturing(CUstream stream)
@@ -59,7 +68,7 @@ static void settle(void)
 }
 
 /* Whether the stream's capture is another one than the last that had a call in it. */
-static bool enter_capture(struct order *order, CUstream stream)
+static bool enter_capture(struct order *order, enum lane lane, CUstream stream)
 {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   uint64_t id = 0;
@@ -68,6 +77,7 @@ static bool enter_capture(struct order *order, CUstream stream)
   if (id == order->capture)
     return false;
   order->capture = id;
+  order->capture_last = lane; /* the event is still that of the capture before */
   return true;
 }
 
@@ -77,7 +87,7 @@ static void before_captured(struct order *order, enum lane lane, CUstream stream
 
   if (!order->event)
     return;
-  if (enter_capture(order, stream))
+  if (enter_capture(order, lane, stream))
     driver->cuStreamWaitEvent(stream, order->event, CU_EVENT_WAIT_EXTERNAL);
   else if (order->capture_last != lane || order->capture_trailing || extra)
     driver->cuStreamWaitEvent(stream, order->capture_event, 0);
@@ -132,6 +142,27 @@ void order_after(struct child *child, enum lane lane, CUstream stream, bool capt
   child_leave_context(entered);
 }
 
+void order_join(struct child *child, const CUstream streams[], int count)
+{
+  const struct driver *driver = real_driver();
+  struct order *order = &child->order;
+  bool entered;
+
+  if (!child->context)
+    return;
+  entered = child_enter_context(child);
+  if (order_open(order)) {
+    for (int i = 1; i < count; i++) {
+      driver->cuEventRecord(order->join_event, streams[i]);
+      driver->cuStreamWaitEvent(streams[0], order->join_event, 0);
+    }
+    driver->cuEventRecord(order->join_event, streams[0]);
+    for (int i = 1; i < count; i++)
+      driver->cuStreamWaitEvent(streams[i], order->join_event, 0);
+  }
+  child_leave_context(entered);
+}
+
 bool order_is_done(const struct child *child, uint32_t wait_ms)
 {
   enum { MILLISECOND_NS = 1000000 };
@@ -170,7 +201,7 @@ static struct comm *enter_and_hold(ncclComm_t handle)
 {
   struct comm *comm = comm_enter(handle);
 
-  if (comm && may_have_child(comm) && comm_hold_child(comm))
+  if (comm && may_have_child(comm) && comm_wait_child(comm))
     return comm;
   if (comm)
     comm_leave(comm);
@@ -200,10 +231,17 @@ static void note_in_group(ncclComm_t handle, CUstream stream, bool capturing)
 
 bool order_plain_begin(struct comm *comm, CUstream stream, bool capturing)
 {
-  if (!may_have_child(comm))
+  bool entered, opened = true;
+
+  if (!may_have_child(comm) || (capturing && !comm->child.context))
     return false;
-  /* The graph will record the child's event, so it keeps the child. */
-  if (capturing && (!comm->child.handle || !child_keep_for_graph(&comm->child, stream)))
+  /* The graph may live to see the first child, or the next: only the event has to last, see order_close(). */
+  if (capturing && !comm->child.order.capture_event) {
+    entered = child_enter_context(&comm->child);
+    opened = order_open(&comm->child.order);
+    child_leave_context(entered);
+  }
+  if (!opened)
     return false;
   order_before(&comm->child, LANE_JOB, stream, capturing, false);
   return true;
@@ -243,6 +281,17 @@ void order_launched(struct comm *comm)
     order_after(&comm->child, LANE_JOB, order->launch_stream, false, false);
   }
   comm_release_child(comm);
+}
+
+void order_await_launch(struct comm *comm, bool held)
+{
+  struct order *order = &comm->child.order;
+
+  child_await(comm->handle, ncclInProgress);
+  if (!held || !order->launching)
+    return;
+  order->launching = false;
+  order_after(&comm->child, LANE_JOB, order->launch_stream, false, false);
 }
 
 struct order_passage order_pass_begin(ncclComm_t handle, CUstream stream)

@@ -30,6 +30,7 @@ struct order {
   bool trailing;  /* it has work of the shim's behind it, which NCCL does not know of */
   bool in_graphs; /* some graph records the event: it says nothing then of which lane was last */
 
+  CUevent join_event;    /* between the streams of one group */
   CUevent capture_event; /* the same inside the capture under way */
   uint64_t capture;
   enum lane capture_last;
@@ -52,6 +53,12 @@ bool order_is_capturing(CUstream stream);
  */
 void order_before(struct child *child, enum lane lane, CUstream stream, bool capturing, bool extra);
 void order_after(struct child *child, enum lane lane, CUstream stream, bool capturing, bool extra);
+
+/* Each of the streams comes after what is on any of them by now. */
+void order_join(struct child *child, const CUstream streams[], int count);
+
+/* Waits until a non-blocking communicator has launched what it was given; `held`: this thread has the child. */
+void order_await_launch(struct comm *comm, bool held);
 
 /* Whether the last call's work is done, after waiting so long for it. */
 enum { ORDER_NOW = 0, ORDER_SOON = 100, ORDER_FOR_EVER = UINT32_MAX }; /* milliseconds */

@@ -48,7 +48,8 @@ static bool is_window(ncclWindow_t handle, int nccl_version)
          type == CU_MEMORYTYPE_DEVICE;
 }
 
-bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment, int nccl_version)
+enum window_outcome window_register(struct window_table *table, ncclComm_t child, struct segment *segment,
+                                    int nccl_version)
 {
   struct window *window = &table->windows[table->count];
   ncclResult_t result;
@@ -61,7 +62,9 @@ bool window_register(struct window_table *table, ncclComm_t child, struct segmen
   /* A non-blocking child returns before there is a window, with success (2.28.9) or as in progress. */
   if (result == ncclInProgress || (result == ncclSuccess && !window->handle))
     result = child_await(child, ncclInProgress);
-  return result == ncclSuccess && is_window(window->handle, nccl_version);
+  if (result != ncclSuccess)
+    return WINDOW_FAILED;
+  return is_window(window->handle, nccl_version) ? WINDOW_MADE : WINDOW_NONE;
 }
 
 void window_drop_all(struct window_table *table, ncclComm_t child)

@@ -35,11 +35,14 @@ struct window_table {
 /* The number of the segment's window, from 1; 0 when it has none. */
 uint32_t window_find(const struct window_table *table, const struct segment *segment);
 
-/*
- * Registers a whole segment, on every rank at once. False when NCCL refused, or said success and gave no window. The
- * number is used up either way, so ranks stay level.
- */
-bool window_register(struct window_table *table, ncclComm_t child, struct segment *segment, int nccl_version);
+/* Registers a whole segment, on every rank at once. The number is used up in any case, so ranks stay level. */
+enum window_outcome {
+  WINDOW_MADE,
+  WINDOW_NONE,  /* all ranks took part, and NCCL says success, but gave no window */
+  WINDOW_FAILED /* the other ranks may be waiting for this one */
+};
+enum window_outcome window_register(struct window_table *table, ncclComm_t child, struct segment *segment,
+                                    int nccl_version);
 
 /* Deregisters all, last first (local to this rank: dev_runtime.cc, 2.28.9), and lets the segments go. */
 void window_drop_all(struct window_table *table, ncclComm_t child);

@@ -142,6 +142,29 @@ def preload(shim):
     return shlex.quote(" ".join(filter(None, [setup.runtime, shim])))
 
 
+def waited(rank, nranks, late):
+    """The one line that says so."""
+    return rf"\S+ \[{rank}\] SYMMSHIM WARN rank {rank} of {nranks}, communicator \w{{16}}: waited for rank {late} to " \
+           r"agree on a call, in vain [^\n]*\n"
+
+
+@case("hostile", "late_rank_is_named", debug=None)
+@case("hostile", "late_rank_is_named_at_once", debug="INFO")
+def late_rank_is_named(debug):
+    """By each rank that waited, when it stops doing so; a single time-out is worth a line to those who ask for more."""
+    late = "1@sleep:250 gather:0,A "
+    text = policy(agree_us=100_000, pause_after=2, pause_calls=4)
+    result = steps(f"comm take:A=4 gather:0,A {late} gather:0,A*2 {late * 2} gather:0,A*2", 3, text=text, stderr=".*",
+                   env={"SYMMSHIM_DEBUG": debug})
+    for rank in (0, 2):
+        equal(len(re.findall(waited(rank, 3, 1), result.stderr)), 1, f"lines of rank {rank}")
+        single = re.findall(rf"INFO rank {rank} of 3, [^\n]*: waited for rank 1 to agree on a call, in vain: the call "
+                            r"is plain\n", result.stderr)
+        equal(len(single), 1 if debug else 0, f"rank {rank}: lines about a single time-out")
+    said = re.findall(r"rank \d of 3, communicator \w+: waited for", result.stderr)
+    check(not any(line.startswith("rank 1 ") for line in said), "rank 1 waited for nobody")
+
+
 # A legal program in which rank 1 comes to every all-gather only after rank 0 has waited for it in vain.
 
 @case("hostile")
@@ -153,7 +176,7 @@ def always_late():
     turn = "0@post:0,A 0@send:1,B 0@see 1@recv:1,B 1@post:0,A 1@see "
     count = 40
     result = steps("comm comm take:A=4 take:B=4 gather:0,A*2 " + turn * count, 2,
-                   text=policy(agree_us=30_000, pause_after=3, pause_calls=8))
+                   text=policy(agree_us=30_000, pause_after=3, pause_calls=8), stderr=waited(0, 2, 1))
     for rank in range(2):
         found = counts(result, rank)
         equal(found.pop("window"), 2, f"rank {rank}: windows, before it all")

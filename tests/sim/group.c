@@ -139,14 +139,44 @@ static void tasks_count_siblings(struct group_task *tasks)
       task->siblings += other->comm == task->comm && other->phase == GROUP_LAUNCH;
 }
 
+static void stream_follow(CUstream later, CUstream earlier)
+{
+  CUevent event;
+  if (GPU->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+    return;
+  GPU->event_record(event, earlier, 0);
+  GPU->event_wait(later, event, 0);
+  GPU->event_destroy(event);
+}
+
+/* The launches of one communicator are one operation on all of their streams: before it these wait for each other, and
+ * behind it too (NCCL's user guide, "Group calls"). */
+static void streams_join(struct group_task *tasks)
+{
+  for (struct group_task *first = tasks; first; first = first->next) {
+    bool leads = first->launches;
+    for (struct group_task *at = tasks; at != first && leads; at = at->next)
+      leads = !at->launches || at->comm != first->comm;
+    for (int round = 0; round < 2 && leads; round++)
+      for (struct group_task *at = first->next; at; at = at->next)
+        if (at->launches && at->comm == first->comm && at->stream != first->stream)
+          stream_follow(round ? at->stream : first->stream, round ? first->stream : at->stream);
+  }
+}
+
 static ncclResult_t tasks_run(struct group_task *tasks)
 {
   int device = GPU->context_device();
   ncclResult_t result = ncclSuccess;
   tasks_merge(tasks);
   tasks_count_siblings(tasks);
-  for (int phase = 0; phase < GROUP_PHASES && result == ncclSuccess; phase++)
+  for (int phase = 0; phase < GROUP_PHASES && result == ncclSuccess; phase++) {
+    if (phase == GROUP_LAUNCH)
+      streams_join(tasks);
     result = phase_run(tasks, (enum group_phase)phase);
+  }
+  if (result == ncclSuccess)
+    streams_join(tasks);
   GPU->context_set_device(device);
   return result;
 }

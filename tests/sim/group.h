@@ -23,6 +23,8 @@ struct group_task {
   bool (*merge)(struct group_task *task, struct group_task *more);
   /* Frees what the task holds beside itself; may be NULL. */
   void (*discard)(struct group_task *task);
+  CUstream stream; /* of a launch that is one operation on all of its communicator's streams in the group */
+  bool launches;   /* there is one */
   /* Set before the tasks run: how many of the group's launches are this communicator's. */
   unsigned int siblings;
 };

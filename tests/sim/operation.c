@@ -105,7 +105,7 @@ ncclResult_t operation_add(const struct operation *call)
   if (result != ncclSuccess || op.count == 0)
     return result;
   struct operation_task *task = calloc(1, sizeof(*task));
-  task->task = (struct group_task){.phase = GROUP_LAUNCH, .comm = comm, .run = operation_launch};
+  task->task = (struct group_task){.phase = GROUP_LAUNCH, .comm = comm, .run = operation_launch, .stream = op.stream, .launches = true};
   task->op = op;
   task->op.api_event = profiler_call(&op);
   group_add(&task->task);
