@@ -265,9 +265,8 @@ static bool enter_windows(struct attempt *attempt, struct buffers *buffers)
     return copy((void *)buffers->send, call->send, layout->send.bytes, call->stream);
   }
   if (layout->recv.copied) {
-    buffers->slot = stage_take(comm, call->stream);
+    buffers->slot = stage_slot(&comm->child.stage);
     buffers->recv = buffers->slot;
-    return buffers->slot != NULL;
   }
   return true;
 }
@@ -278,12 +277,10 @@ static bool enter_slot(struct attempt *attempt, struct buffers *buffers)
   const struct call *call = &attempt->call;
   const struct layout *layout = &attempt->layout;
   struct comm *comm = attempt->comm;
-  char *slot = stage_take(comm, call->stream), *mine;
+  char *slot = stage_slot(&comm->child.stage), *mine;
   uint64_t mine_bytes = call->op == POLICY_OP_all_gather ? layout->send.bytes : layout->recv.bytes;
   float factor;
 
-  if (!slot)
-    return false;
   mine = call->op == POLICY_OP_all_reduce ? slot : slot + (uint64_t)comm->rank * mine_bytes;
   *buffers = (struct buffers){slot, slot, slot, call->redop};
   if (call->op == POLICY_OP_all_gather)
@@ -317,8 +314,9 @@ static bool leave(const struct attempt *attempt, const struct buffers *buffers)
     return false;
   if (!buffers->slot)
     return true;
-  return copy(call->recv, buffers->recv, attempt->layout.recv.bytes, call->stream) &&
-         stage_give(comm, call->stream, attempt->path != POLICY_PATH_staged);
+  if (attempt->path == POLICY_PATH_staged)
+    stage_turn(&comm->child.stage);
+  return copy(call->recv, buffers->recv, attempt->layout.recv.bytes, call->stream);
 }
 
 /* Aborted by another thread meanwhile: NCCL must not see the handle again. What was kept was known then. */

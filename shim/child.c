@@ -350,7 +350,7 @@ static void end(struct child *child)
   ncclComm_t handle = take_handle(child);
 
   if (handle) {
-    stage_end(&child->stage);
+    child->stage = (struct stage){0}; /* its windows alone keep the memory */
     window_drop_all(&child->windows, handle);
     /* Abort, not destroy: local to this rank, and the peers' children may live on. */
     REAL(ncclCommAbort)(handle);

@@ -24,17 +24,13 @@ static uint64_t slot_size_for(uint64_t bytes)
   return size;
 }
 
-/* Memory and events for slots of this size, on this rank alone. The child's context is current. */
-static struct segment *allocate(struct stage *stage, const struct child *child, uint64_t slot_bytes)
+/* Memory for slots of this size, on this rank alone. The child's context is current. */
+static struct segment *allocate(const struct child *child, uint64_t slot_bytes)
 {
   void *ptr = NULL;
 
   if (child_obstacle(child) != REASON_none)
     return NULL;
-  for (int i = 0; i < STAGE_SLOTS; i++)
-    if (!stage->slots[i].free &&
-        real_driver()->cuEventCreate(&stage->slots[i].free, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-      return NULL;
   if (arena_alloc(&ptr, STAGE_SLOTS * slot_bytes, life_policy()->arena_max_bytes, ARENA_SLOT) != 0)
     return NULL;
   return arena_find(ptr);
@@ -55,7 +51,7 @@ static enum reason make(struct comm *comm, uint64_t slot_bytes)
 {
   enum { CALLS_TO_NEXT_TRY = 1000 };
   struct stage *stage = &comm->child.stage;
-  struct segment *segment = allocate(stage, &comm->child, slot_bytes);
+  struct segment *segment = allocate(&comm->child, slot_bytes);
   enum reason reason;
 
   if (!child_all_succeeded(comm, VERDICT_SLOT_READY, segment != NULL)) {
@@ -92,31 +88,12 @@ enum reason stage_make(struct comm *comm, uint64_t bytes)
   return reason;
 }
 
-void *stage_take(struct comm *comm, CUstream stream)
+void *stage_slot(const struct stage *stage)
 {
-  struct stage *stage = &comm->child.stage;
-  uint32_t slot = stage->next;
-
-  if (stage->slots[slot].used && real_driver()->cuStreamWaitEvent(stream, stage->slots[slot].free, 0) != CUDA_SUCCESS)
-    return NULL;
-  return (void *)(stage->segments[stage->sizes - 1]->base + slot * stage->slot_bytes);
+  return (void *)(stage->segments[stage->sizes - 1]->base + stage->next * stage->slot_bytes);
 }
 
-bool stage_give(struct comm *comm, CUstream stream, bool alone)
+void stage_turn(struct stage *stage)
 {
-  struct stage *stage = &comm->child.stage;
-  uint32_t slot = stage->next;
-
-  if (!alone)
-    stage->next = (slot + 1) % STAGE_SLOTS;
-  stage->slots[slot].used = true;
-  return real_driver()->cuEventRecord(stage->slots[slot].free, stream) == CUDA_SUCCESS;
-}
-
-void stage_end(struct stage *stage)
-{
-  for (int i = 0; i < STAGE_SLOTS; i++)
-    if (stage->slots[i].free)
-      real_driver()->cuEventDestroy_v2(stage->slots[i].free);
-  *stage = (struct stage){0};
+  stage->next = (stage->next + 1) % STAGE_SLOTS;
 }

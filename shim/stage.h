@@ -5,7 +5,7 @@
  * does.
  *
  * Owns the slots, from the ranks' agreement on making them to the end of the child. Used by the one thread that holds
- * the child. A slot that is in use on one stream is waited for on the next, by an event.
+ * the child.
  */
 #ifndef SYMMSHIM_STAGE_H
 #define SYMMSHIM_STAGE_H
@@ -20,7 +20,7 @@ struct comm;
 struct segment;
 
 enum {
-  STAGE_SLOTS = 2, /* so that copying into one overlaps with the call that uses the other */
+  STAGE_SLOTS = 2, /* in turn, so that what one call leaves in its slot outlasts the next call */
   STAGE_SIZES = 24 /* each at least twice the one before */
 };
 
@@ -31,10 +31,6 @@ struct stage {
   uint32_t sizes;
   struct segment *segments[STAGE_SIZES]; /* the last one is in use */
   uint32_t next; /* slot of the next call that all ranks stage; equal on all, since peers find theirs by their own */
-  struct {
-    CUevent free; /* recorded behind its last use */
-    bool used;
-  } slots[STAGE_SLOTS];
 };
 
 /* Whether there are slots for so many bytes. */
@@ -47,13 +43,10 @@ bool stage_fits(const struct stage *stage, uint64_t bytes);
 enum reason stage_make(struct comm *comm, uint64_t bytes);
 
 /*
- * The next slot, once work on this stream may use it; to be given back with the same stream. NULL: a CUDA error.
- * `alone`: the other ranks do not stage this call, so it is still their next one.
+ * The slot that is next. The order between calls (order.h) keeps what is in it: a call's copies come after all of the
+ * call before, on whatever streams. It is another's turn after a call that all ranks stage, and only then.
  */
-void *stage_take(struct comm *comm, CUstream stream);
-bool stage_give(struct comm *comm, CUstream stream, bool alone);
-
-/* Lets go of the slots of a child that is about to end, whose work is done. */
-void stage_end(struct stage *stage);
+void *stage_slot(const struct stage *stage);
+void stage_turn(struct stage *stage);
 
 #endif

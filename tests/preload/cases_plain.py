@@ -206,7 +206,8 @@ def late_rank_within_patience():
 @case("waits")
 def pause_and_recovery():
     result = job(2, "--op", "all_gather", "--calls", 12, "--late", "1:2:3:1000",
-                 text=policy(agree_us=250000, pause_after=2, pause_calls=4))
+                 text=policy(agree_us=250000, pause_after=2, pause_calls=4),
+                 stderr=r"[^\n]*SYMMSHIM WARN rank 0 of 2, communicator \w+: waited for rank 1 to agree on a call[^\n]*\n")
     # The rank that comes late finds the pause begun.
     for rank, last in ((0, "agree_timeout"), (1, "paused")):
         equal(result.sequence(rank), ["window"] * 2 + ["agree_timeout", last] + ["paused"] * 4 + ["window"] * 4,

@@ -29,7 +29,7 @@ RUNS = [
     ('job, in bf16', [], [*JOB, '--redop', 'avg', '--dtype', 'bf16'], 'call:window'),
     ('job, differing offsets', [], [*JOB, '--diverge', 'offset'], 'call:plain summary'),
     ('job, other communicators', [], [*JOB, '--derive', 'twins', '--init', 'grouped'], 'comm:plain comm:ready'),
-    ('job, captured', [], [*JOB, '--capture', '2'], 'call:plain'),
+    ('job, captured', [], [*JOB, '--capture', '2'], 'call:window'),
     ('job, watched', ['--audit-only'], JOB, 'start:audit comm:plain call:plain summary'),
 ]
 
