@@ -216,9 +216,14 @@ def wrong(result):
 
 def kept_by_graphs(lines):
     """Events that some graph records: nobody tells when it does so for the last time, so they stay."""
-    recorded, destroyed = ({line.split(" ")[1] for line in lines if line.startswith(f"{name} ")}
-                           for name in ("cuEventRecordWithFlags", "cuEventDestroy_v2"))
-    return recorded - destroyed
+    recorded = set()
+    for line in lines:
+        name, _, rest = line.partition(" ")
+        if name == "cuEventRecordWithFlags":
+            recorded.add(rest.split(" ")[0])
+        elif name == "cuEventDestroy_v2":
+            recorded.discard(rest.split(" ")[0])
+    return recorded
 
 
 def balance(result, rank):
