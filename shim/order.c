@@ -54,6 +54,8 @@ bool order_is_capturing(CUstream stream)
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = driver ? driver->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
 
+  if (result != CUDA_SUCCESS) /* another way to ask, before a capture is taken for none */
+    result = driver->cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, NULL, NULL);
   /* An error of captures (the legacy stream while another captures) is as good as one; others say nothing of them. */
   return status != CU_STREAM_CAPTURE_STATUS_NONE || (result >= FIRST_CAPTURE_ERROR && result <= LAST_CAPTURE_ERROR);
 }

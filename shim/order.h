@@ -61,7 +61,7 @@ void order_join(struct child *child, const CUstream streams[], int count);
 void order_await_launch(struct comm *comm, bool held);
 
 /* Whether the last call's work is done, after waiting so long for it. */
-enum { ORDER_NOW = 0, ORDER_SOON = 100, ORDER_FOR_EVER = UINT32_MAX }; /* milliseconds */
+enum { ORDER_NOW = 0, ORDER_SOON = 100, ORDER_FOR_EVER = INT32_MAX }; /* milliseconds */
 bool order_is_done(const struct child *child, uint32_t wait_ms);
 
 /*

@@ -190,6 +190,14 @@ static void tasks_free(struct group_task *tasks)
   }
 }
 
+static bool is_last_of_owner(const struct group_task *task)
+{
+  const struct group_task *later = task->next;
+  while (later && later->owner != task->owner)
+    later = later->next;
+  return !later;
+}
+
 /*
  * A group of non-blocking communicators is carried out by a thread, whose capture mode is the default one. It begins
  * after the call has returned, so what the caller does next on the stream comes before the work. SIM_DELAY and
@@ -202,7 +210,8 @@ static void *tasks_main(void *arg)
   GPU->context_set_device(tasks->comm->device);
   ncclResult_t result = control_enter("nonblocking") ? control_injected() : tasks_run(tasks);
   for (struct group_task *task = tasks; task; task = task->next)
-    atomic_store(&task->owner->state, result);
+    if (is_last_of_owner(task)) /* who sees the state may begin something else at once */
+      atomic_store(&task->owner->state, result);
   tasks_free(tasks);
   return NULL;
 }
