@@ -35,14 +35,14 @@ stage() {
 bare() {
     view='sh tools/without_toolkit.sh'
     if $view true 2>/dev/null; then
-        stage bare "$view env CC=gcc" '' '--no-suite model --no-suite faults'
+        stage bare "$view env CC=gcc" '' '--no-suite model --no-suite faults --no-suite soak'
         if [ -e build-bare/shim/libcheck_abi.a ]; then
             echo 'bare: CUDA and NCCL were found although they are hidden' >&2
             status=1
         fi
     else
         echo 'bare: nothing can be mounted here, so the toolkit is hidden only in part (-Dcuda-incdir=/nonexistent)' >&2
-        stage bare 'env CC=gcc' '-Dcuda-incdir=/nonexistent' '--no-suite model --no-suite faults'
+        stage bare 'env CC=gcc' '-Dcuda-incdir=/nonexistent' '--no-suite model --no-suite faults --no-suite soak'
     fi
 }
 
@@ -51,7 +51,7 @@ bare() {
 run_stage() {
     case $1 in
     gcc) stage gcc 'env CC=gcc' '' '' ;;
-    clang) stage clang 'env CC=clang' '-Dfuzzing=true' '--no-suite model --no-suite faults' ;;
+    clang) stage clang 'env CC=clang' '-Dfuzzing=true' '--no-suite model --no-suite faults --no-suite soak' ;;
     bare) bare ;;
     asan) stage asan 'env CC=gcc' '-Db_sanitize=address,undefined -Db_lundef=false' '--no-suite model -t 3' ;;
     tsan)

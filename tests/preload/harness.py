@@ -204,10 +204,10 @@ def execute(command, *, shim="", text=None, env=None, status=0, stdout=None, std
 def mapped_objects():
     """Those that a living process has."""
     found = set()
-    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+    for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            found.update(re.findall(r"/dev/shm/(symmshim\S*)", maps.read_text()))
-        except OSError:
+            found.update(re.findall(r"/dev/shm/(symmshim\S*)", pathlib.Path("/proc", process, "maps").read_text()))
+        except OSError:  # it has ended meanwhile
             continue
     return found
 

@@ -147,10 +147,11 @@ static ncclResult_t comm_join(ncclComm_t comm, const struct meet_place *place)
   return ncclSuccess;
 }
 
-/* The end of a task that makes a communicator. */
+/* The end of a task that makes a communicator. Of a non-blocking one the state is told when the whole task has ended. */
 static ncclResult_t comm_made(ncclComm_t comm, ncclResult_t result)
 {
-  atomic_store(&comm->state, result);
+  if (comm->config.blocking || comm->child)
+    atomic_store(&comm->state, result);
   return result;
 }
 
