@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "shim/comm.h"
 #include "shim/life.h"
@@ -277,6 +278,16 @@ static bool is_in_graphs(const struct child *child)
   return child->graphs && __atomic_load_n(&child->graphs->holders, __ATOMIC_ACQUIRE) > 1;
 }
 
+/* The driver tells of a graph's end a little later, from a thread of its own. */
+static bool graphs_are_gone(const struct child *child, uint32_t wait_ms)
+{
+  enum { MILLISECOND_NS = 1000000 };
+
+  for (uint32_t i = 0; is_in_graphs(child) && i < wait_ms; i++)
+    nanosleep(&(struct timespec){.tv_nsec = MILLISECOND_NS}, NULL);
+  return !is_in_graphs(child);
+}
+
 /* Hands the graph an object whose end the driver tells of. */
 static bool hold_by(CUgraph graph, struct child_graphs *graphs)
 {
@@ -370,7 +381,7 @@ bool child_end(struct comm *comm, uint32_t wait_ms)
 
   if (!child->handle && !child->order.event)
     return true;
-  if (is_in_graphs(child) && wait_ms != ORDER_FOR_EVER)
+  if (wait_ms != ORDER_FOR_EVER && !graphs_are_gone(child, wait_ms))
     return false;
   mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
   done = order_is_done(child, wait_ms);
