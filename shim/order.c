@@ -192,10 +192,12 @@ bool order_is_done(const struct child *child, uint32_t wait_ms)
   return result != CUDA_ERROR_NOT_READY;
 }
 
-/* Whether a call on this communicator is, or may one day be, followed by one on its child. */
+/* Whether a call on this communicator is, or may one day be, followed by one on its child. Asked with the child not
+ * held: when another thread takes it away meanwhile, all work on it is done and there is no order left to keep. */
 static bool may_have_child(const struct comm *comm)
 {
-  return comm->child.handle || (comm->board && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none);
+  return __atomic_load_n(&comm->child.handle, __ATOMIC_ACQUIRE) ||
+         (comm->board && __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none);
 }
 
 /* The communicator's record with its child held, or NULL when there is no order to keep. */
