@@ -5,7 +5,12 @@
     .hidden symmshim_scale_ptx
     .type symmshim_scale_ptx, %object
 symmshim_scale_ptx:
-    .incbin SCALE_PTX
+    .incbin "scale.ptx"
     .byte 0
     .size symmshim_scale_ptx, . - symmshim_scale_ptx
     .section .note.GNU-stack,"",%progbits
+
+/* The compiler tells ninja of what is included, not of .incbin: without this line an old kernel stays in the object. */
+    .if 0
+#include "scale.ptx"
+    .endif

@@ -3,7 +3,7 @@
 
 With its row, its handler and its golden line the shim exports the function and nothing else is new; each of the three
 left out or wrong is found: the handler by the linker, the row by the compiler where NCCL's header is installed, the
-line by the comparison that tests/preload makes.
+line by the comparison that tests/preload makes. In the same copy a changed kernel is seen to reach the shim.
 
 Usage: add_function.py SOURCE_ROOT MESON_OPTION...
 """
@@ -126,6 +126,16 @@ class AddFunction(unittest.TestCase):
         done = self.make(CHECK)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(f'{NAME} has another prototype', done.stdout)
+
+    def test_changed_kernel(self):
+        """An updated tree that is built in place must not keep old kernels: every call would stay plain."""
+        self.assertEqual(self.make(SHIM).returncode, 0)
+        path, mark = 'shim/kernels/scale.cu', '_that_only_this_test_has'
+        self.change(path, self.read(path) + f'\nKERNEL scale{mark}(float *one)\n{{\n  *one = 1;\n}}\n')
+        done = self.make(SHIM)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        with open(os.path.join(self.build, SHIM), 'rb') as file:
+            self.assertTrue(mark.encode() in file.read(), 'the shim has the kernels of the build before')
 
 
 if __name__ == '__main__':
