@@ -333,38 +333,26 @@ static void observe(struct attempt *attempts, int count, ncclResult_t result)
         verify_end(i, count, result == ncclSuccess && !attempts[i].layout.capturing && !group_is_open());
 }
 
-/* Calls on the child, all with windows or one through a slot; together where they are several. */
-static ncclResult_t make_symmetric(struct attempt *attempts, int count)
+/* One call on the child. */
+static ncclResult_t make_symmetric(struct attempt *attempt)
 {
-  struct comm *comm = attempts[0].comm;
+  struct comm *comm = attempt->comm;
   struct child *child = &comm->child;
-  struct buffers buffers[GROUP_CALLS];
-  bool entered = child_enter_context(child), sound = true;
-  ncclResult_t result = ncclSuccess, ended;
+  struct buffers buffers = {0};
+  bool entered = child_enter_context(child), sound;
+  ncclResult_t result = ncclSuccess;
 
-  for (int i = 0; i < count; i++) {
-    buffers[i] = (struct buffers){0};
-    order_before(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing, copies_in(&attempts[i]));
-    sound &= attempts[i].path == POLICY_PATH_staged ? enter_slot(&attempts[i], &buffers[i])
-                                                    : enter_windows(&attempts[i], &buffers[i]);
-  }
+  order_before(child, LANE_CHILD, attempt->call.stream, attempt->layout.capturing, copies_in(attempt));
+  sound = attempt->path == POLICY_PATH_staged ? enter_slot(attempt, &buffers) : enter_windows(attempt, &buffers);
   verify_begin();
-  if (count > 1)
-    result = REAL(ncclGroupStart)();
-  for (int i = 0; i < count && sound && result == ncclSuccess; i++)
-    result = issue(&attempts[i].call, buffers[i].send, buffers[i].recv, buffers[i].redop, child->handle);
-  if (count > 1) {
-    ended = REAL(ncclGroupEnd)();
-    result = result == ncclSuccess ? ended : result;
-  }
-  result = child_await(child->handle, result); /* what follows on the streams must not come before the launch */
-  observe(attempts, count, sound ? result : ncclInternalError);
-  for (int i = 0; i < count; i++) {
-    if (sound && result == ncclSuccess)
-      sound = leave(&attempts[i], &buffers[i]);
-    order_after(child, LANE_CHILD, attempts[i].call.stream, attempts[i].layout.capturing,
-                attempts[i].rewrite == POLICY_REWRITE_post_scale || buffers[i].slot);
-  }
+  if (sound)
+    result = issue(&attempt->call, buffers.send, buffers.recv, buffers.redop, child->handle);
+  result = child_await(child->handle, result); /* what follows on the stream must not come before the launch */
+  observe(attempt, 1, sound ? result : ncclInternalError);
+  if (sound && result == ncclSuccess)
+    sound = leave(attempt, &buffers);
+  order_after(child, LANE_CHILD, attempt->call.stream, attempt->layout.capturing,
+              attempt->rewrite == POLICY_REWRITE_post_scale || buffers.slot);
   child_leave_context(entered);
   return sound ? result : fail(comm, "a copy, or the kernel that scales, could not be launched");
 }
@@ -401,7 +389,7 @@ static ncclResult_t make(struct attempt *attempts, int count)
 {
   if (attempts[0].path == POLICY_PATH_plain)
     return make_plain(attempts, count);
-  return is_gone(&attempts[0]) ? (ncclResult_t)ncclInvalidArgument : make_symmetric(attempts, count);
+  return is_gone(&attempts[0]) ? (ncclResult_t)ncclInvalidArgument : make_symmetric(attempts);
 }
 
 static void make_agreed(struct attempt *attempt)
@@ -524,13 +512,15 @@ static void decide_together(struct attempt *attempts, int count)
   }
 }
 
-/* Whether a call can share a group of NCCL's with the one before it. */
+/*
+ * Whether a call can share a group of NCCL's with the one before it: plain ones do, as the job made them. Symmetric ones
+ * are made one at a time. What NCCL makes of several depends on all of them (2.27 takes no symmetric kernel, 2.28 one for
+ * those that are alike), and so must not depend on what only this rank knows, such as a copy that it makes alone.
+ */
 static bool goes_with(const struct attempt *before, const struct attempt *attempt)
 {
-  return !attempt->made && !before->made && attempt->path == before->path && attempt->path != POLICY_PATH_staged &&
-         !attempt->layout.recv.copied && !before->layout.recv.copied && attempt->comm && before->comm &&
-         attempt->comm->real == before->comm->real &&
-         (attempt->path == POLICY_PATH_plain || attempt->comm == before->comm);
+  return !attempt->made && !before->made && attempt->path == POLICY_PATH_plain && before->path == POLICY_PATH_plain &&
+         attempt->comm && before->comm && attempt->comm->real == before->comm->real;
 }
 
 /*

@@ -4,7 +4,7 @@
 import re
 
 from cases_calls import ALL
-from harness import case, check, equal, job, setup
+from harness import case, check, equal, job, policy, setup
 
 WARM = ["window"] * 3
 
@@ -26,6 +26,15 @@ def launches(result, rank):
 def all_alike(result, nranks, wanted):
     for rank in range(nranks):
         equal(result.sequence(rank), wanted, f"rank {rank}: outcomes, in order")
+
+
+def none_together(result, nranks):
+    """No symmetric call shares a group of NCCL's: what that makes of it depends on the others in the group."""
+    for rank in range(nranks):
+        depth = 0
+        for line in result.trace[str(rank)]:
+            depth += line.startswith("ncclGroupStart ") - line.startswith("ncclGroupEnd ")
+            check(depth == 0 or not line.startswith("[Symmetric] "), f"rank {rank}: in a group: {line}")
 
 
 @case("groups", "with_broadcast", what="broadcast", launch="Broadcast")
@@ -69,8 +78,21 @@ def apart(nranks):
     all_alike(result, nranks, ["window"] * 24)
     equal({len(result.events(rank, "window")) for rank in range(nranks)}, {2}, "windows")
     equal(len(result.calls_of(0, "cuLaunchKernel")), 12, "scale kernels")
-    grouped, alone = (len(result.calls_of(rank, "ncclGroupStart")) for rank in (0, 1))
-    check(grouped > alone, "the calls of one group are made together")
+    none_together(result, nranks)
+
+
+@case("groups", "one_rank_copies_alone_2.27", version=22705)
+@case("groups", "one_rank_copies_alone_2.28", version=22809)
+def copied_alone(version):
+    """What one rank copies by itself does not decide which calls share a group.
+
+    NCCL 2.27 takes symmetric kernels for a call that is alone in its group, 2.28 for all of one; ranks must not differ.
+    """
+    staged = policy(rules="[rule all]\npath = staged\n")
+    result = play(2, "copied_alone", text=staged, env={"SIM_NCCL_VERSION": str(version)})
+    all_alike(result, 2, WARM + ["staged", "window"] + ["window"] * 6)  # a group is told of from its end
+    check(result.calls_of(1, "cuMemcpyAsync"), "rank 1 copies")
+    none_together(result, 2)
 
 
 @case("groups")

@@ -428,6 +428,30 @@ static void joined(void)
   scene_close(&scene);
 }
 
+/* One rank has no window for what only it touches, and so copies alone, in groups over two streams. */
+static void copied_alone(void)
+{
+  enum { COUNT = 2, ROUNDS = 4 };
+  struct scene scene = scene_open(false);
+  struct act acts[COUNT];
+  void *loose = NULL;
+
+  warm(&scene);
+  for (int round = 0; round < ROUNDS; round++) {
+    acts[0] = act_lay(&scene, OP_ALL_GATHER);
+    acts[1] = act_lay(&scene, OP_REDUCE_SCATTER);
+    acts[1].stream = scene.streams[1];
+    if (!loose)
+      CUDA_CHECK(cudaMalloc(&loose, acts[1].recv_count * sizeof(float)));
+    if (scene.rank == 1)
+      acts[1].recv = loose;
+    put_all(acts, COUNT);
+    group(acts, COUNT);
+    check_all(acts, COUNT);
+  }
+  scene_close(&scene);
+}
+
 static void *abort_it(void *comm)
 {
   NCCL_CHECK(ncclCommAbort(comm));
@@ -468,5 +492,6 @@ const struct scene_entry scenes_groups[] = {{"mixed", mixed},
                                             {"new_window_inside", new_window_inside},
                                             {"lanes", lanes},
                                             {"joined", joined},
+                                            {"copied_alone", copied_alone},
                                             {"aborted_inside", aborted_inside},
                                             {NULL, NULL}};
