@@ -12,8 +12,7 @@
 enum {
   MAX_DEVICES = 64,
   MAX_SEGMENTS = 1 << 16,
-  RANGE_FACTOR = 8, /* address space is reserved for so many times the device's memory */
-  PARKED_FIT = 8    /* a parked segment is reused when it is at most 1/8 larger than asked for */
+  RANGE_FACTOR = 8 /* address space is reserved for so many times the device's memory */
 };
 
 struct range {
@@ -281,7 +280,7 @@ static struct segment *unpark(int device, size_t size)
   for (uint32_t i = 0; i < segments_used; i++) {
     struct segment *segment = &segments[i];
     if (segment->parked && !segment->retired && segment->device == device && segment->size >= size &&
-        segment->size - size <= size / PARKED_FIT && (!found || segment->size < found->size))
+        segment->size - size <= size / ARENA_PARKED_FIT && (!found || segment->size < found->size))
       found = segment;
   }
   if (found) {

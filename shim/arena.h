@@ -16,6 +16,8 @@
 
 #include "shim/abi/cuda.h"
 
+enum { ARENA_PARKED_FIT = 8 /* a parked segment is reused when it is at most 1/8 larger than asked for */ };
+
 struct segment {
   uint64_t id; /* from 1; 0 while the table's entry is free */
   uintptr_t base;

@@ -137,22 +137,36 @@ bool audit_wants(enum policy_audit_level level)
   return sink_is_wanted() && level <= wanted_level;
 }
 
-void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, const void *library, enum reason reason,
-                uint64_t setup_ns)
+/* What the ranks have to have in common, which only the report of all of them can compare. */
+static void add_foresight(struct line *line, const struct audit_comm *comm)
 {
+  if (!comm->watched) {
+    add(line, ",\"forecast\":null");
+    return;
+  }
+  add(line, ",\"forecast\":{\"state\":\"%s\"", comm->foreseen == REASON_none ? "ready" : "plain");
+  add_string(line, "reason", reason_code(comm->foreseen));
+  add(line, ",\"compatibility\":\"%016llx\",\"board\":\"%016llx\",\"stage_max\":%llu}",
+      (unsigned long long)comm->compatibility, (unsigned long long)comm->board, (unsigned long long)comm->stage_max);
+}
+
+void audit_comm(const struct audit_comm *comm)
+{
+  int version = comm->nccl_version;
   struct line line;
   Dl_info info;
 
   if (!audit_wants(POLICY_AUDIT_summary))
     return;
   begin(&line, "comm");
-  add_comm(&line, comm);
-  add(&line, ",\"comm_rank\":%d,\"nranks\":%d,\"nccl\":\"%d.%d.%d\"", rank, nranks, nccl_version / 10000,
-      nccl_version / 100 % 100, nccl_version % 100);
-  add_string(&line, "library", library && dladdr(library, &info) ? info.dli_fname : NULL);
-  add_string(&line, "state", reason == REASON_none ? "ready" : "plain");
-  add_string(&line, "reason", reason_code(reason));
-  add(&line, ",\"setup_ns\":%llu", (unsigned long long)setup_ns);
+  add_comm(&line, comm->comm);
+  add(&line, ",\"comm_rank\":%d,\"nranks\":%d,\"nccl\":\"%d.%d.%d\"", comm->rank, comm->nranks, version / 10000,
+      version / 100 % 100, version % 100);
+  add_string(&line, "library", comm->library && dladdr(comm->library, &info) ? info.dli_fname : NULL);
+  add_string(&line, "state", comm->reason == REASON_none ? "ready" : "plain");
+  add_string(&line, "reason", reason_code(comm->reason));
+  add(&line, ",\"setup_ns\":%llu", (unsigned long long)comm->setup_ns);
+  add_foresight(&line, comm);
   end(&line);
 }
 
@@ -187,8 +201,33 @@ static void add_place(struct line *line, const char *name, const struct audit_pl
   if (place->segment == 0)
     add(line, ",\"%s\":null", name);
   else
-    add(line, ",\"%s\":{\"segment\":%llu,\"offset\":%llu}", name, (unsigned long long)place->segment,
+    add(line, ",\"%s\":{\"segment\":%llu,\"offset\":%llu", name, (unsigned long long)place->segment,
         (unsigned long long)place->offset);
+  if (place->segment != 0 && place->bytes != 0)
+    add(line, ",\"bytes\":%llu", (unsigned long long)place->bytes);
+  if (place->segment != 0)
+    add(line, "}");
+}
+
+static const char *rewrite_word(enum policy_rewrite rewrite)
+{
+  return rewrite == POLICY_REWRITE_none ? NULL : policy_rewrite_word(rewrite);
+}
+
+static void add_forecast(struct line *line, const struct audit_call *call)
+{
+  const struct audit_forecast *forecast = &call->forecast;
+
+  if (!call->watched) {
+    add(line, ",\"forecast\":null");
+    return;
+  }
+  add(line, ",\"forecast\":{\"path\":\"%s\"", policy_path_word(forecast->path));
+  add_string(line, "rewrite", rewrite_word(forecast->rewrite));
+  add_string(line, "reason", reason_code(forecast->reason));
+  add_string(line, "send", reason_code(forecast->send));
+  add_string(line, "recv", reason_code(forecast->recv));
+  add(line, "}");
 }
 
 /* The clock that only moves on, as nanoseconds since the epoch. */
@@ -214,7 +253,7 @@ void audit_call(const struct audit_call *call)
   add(&line, ",\"count\":%zu,\"bytes\":%llu,\"capture\":%s", call->count, (unsigned long long)request->bytes,
       call->capturing ? "true" : "false");
   add_string(&line, "path", policy_path_word(call->path));
-  add_string(&line, "rewrite", call->rewrite == POLICY_REWRITE_none ? NULL : policy_rewrite_word(call->rewrite));
+  add_string(&line, "rewrite", rewrite_word(call->rewrite));
   add_string(&line, "reason", reason_code(call->reason));
   add(&line, ",\"start_ns\":%llu,\"host_ns\":%llu,\"call_ns\":%llu,\"since\":%llu",
       (unsigned long long)wall_clock(call->start_ns), (unsigned long long)call->host_ns,
@@ -222,6 +261,7 @@ void audit_call(const struct audit_call *call)
   add_string(&line, "observed", verify_word(call->observed));
   add_place(&line, "send", &call->send);
   add_place(&line, "recv", &call->recv);
+  add_forecast(&line, call);
   end(&line);
 }
 

@@ -29,6 +29,28 @@ struct tally {
 /* Where a buffer lies; segment 0: not in the arena. */
 struct audit_place {
   uint64_t segment, offset;
+  uint64_t bytes; /* of the segment; 0: not told */
+};
+
+/* In an audit-only run, what this rank alone foresees of a call (forecast.h). */
+struct audit_forecast {
+  enum policy_path path;
+  enum policy_rewrite rewrite;
+  enum reason reason;     /* why it would be plain */
+  enum reason send, recv; /* why a buffer could not be in a window, where that is not the end of it */
+};
+
+/* What became known of a communicator. */
+struct audit_comm {
+  uint64_t comm;
+  int rank, nranks, nccl_version;
+  const void *library; /* an address in the copy of NCCL that made it, or NULL */
+  enum reason reason;  /* REASON_none: ready, its child exists; else plain for good */
+  uint64_t setup_ns;
+  bool watched; /* in an audit-only run; then: */
+  enum reason foreseen;
+  uint64_t compatibility, board; /* which the ranks have to have in common */
+  uint64_t stage_max;            /* the policy's, which they then have in common too */
 };
 
 struct audit_call {
@@ -45,6 +67,8 @@ struct audit_call {
   uint64_t call_ns;  /* from then until NCCL had returned */
   uint64_t since;    /* calls of its kind since the last line about that kind */
   enum observed observed;
+  bool watched; /* in an audit-only run; then: */
+  struct audit_forecast forecast;
 };
 
 /*
@@ -56,10 +80,7 @@ void audit_start(const char *mode, const char *path, const struct policy *policy
 /* Whether lines of this level are wanted at all. */
 bool audit_wants(enum policy_audit_level level);
 
-/* The state of a communicator became known: ready (its child exists) with REASON_none, else plain for good. */
-/* `library`: an address in the copy of NCCL that made it, or NULL. */
-void audit_comm(uint64_t comm, int rank, int nranks, int nccl_version, const void *library, enum reason reason,
-                uint64_t setup_ns);
+void audit_comm(const struct audit_comm *comm);
 
 void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_ns);
 /* The windows of a communicator were given up; they are not made again before its call `retry_at`. */

@@ -31,7 +31,6 @@
 #include <unistd.h>
 
 #define BOARD_PREFIX "symmshim"
-#define BOARD_FOLDER "/dev/shm"
 
 enum { CACHE_LINE = 64, STALE_SECONDS = 3600 };
 

@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define BOARD_FOLDER "/dev/shm" /* where its object lies */
+
 enum {
   BOARD_MAX_RANKS = 1024,
   BOARD_CELLS = 512,  /* how far the fastest rank may run ahead of the slowest; a power of two */

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "shim/comm.h"
+#include "shim/forecast.h"
 #include "shim/group.h"
 #include "shim/layout.h"
 #include "shim/life.h"
@@ -436,9 +437,12 @@ static void begin(struct attempt *attempt, const struct call *call, bool is_kept
 
 static struct audit_place place_of(const struct buffer *buffer)
 {
-  const struct segment *segment = arena_find(buffer->ptr);
+  const struct segment *segment = layout_segment_at(buffer->ptr);
 
-  return segment ? (struct audit_place){segment->id, (uintptr_t)buffer->ptr - segment->base} : (struct audit_place){0};
+  if (!segment)
+    return (struct audit_place){0};
+  return (struct audit_place){segment->id, (uintptr_t)buffer->ptr - segment->base,
+                              forecast_is_wanted() ? segment->size : 0};
 }
 
 static void end(struct attempt *attempt, uint64_t now)
@@ -456,9 +460,13 @@ static void end(struct attempt *attempt, uint64_t now)
                                .observed = attempt->observed,
                                .start_ns = attempt->start_ns,
                                .host_ns = attempt->host_ns,
-                               .call_ns = now - attempt->start_ns - attempt->host_ns};
+                               .call_ns = now - attempt->start_ns - attempt->host_ns,
+                               .watched = forecast_is_wanted()};
 
-  comm_account(comm, &account, now);
+  if (account.watched)
+    account.forecast = forecast_call(comm, &attempt->call, &attempt->plan, &attempt->layout);
+  if (!account.watched || !group_would_keep() || !group_hold(attempt->call.comm, &account))
+    comm_account(comm, &account, now);
   if (!comm)
     return;
   if (attempt->held && !attempt->following)
@@ -590,6 +598,15 @@ ncclResult_t call_make_together(const struct call *calls, int count)
   return result;
 }
 
+/* Whether its ranks ask each other about calls, or would but for SYMMSHIM=audit. */
+static bool may_be_asked(const struct comm *comm)
+{
+  if (forecast_is_wanted())
+    return life_foreseen_reason() == REASON_none && __atomic_load_n(&comm->foreseen, __ATOMIC_RELAXED) == REASON_none;
+  return life_passive_reason() == REASON_none && comm->board &&
+         __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none;
+}
+
 bool call_may_go_symmetric(const struct call *call)
 {
   struct comm *comm = comm_enter(call->comm);
@@ -598,12 +615,9 @@ bool call_may_go_symmetric(const struct call *call)
 
   if (!comm)
     return false;
-  if (life_passive_reason() == REASON_none && comm->board &&
-      __atomic_load_n(&comm->plain, __ATOMIC_ACQUIRE) == REASON_none && call->send && call->recv) {
-    if (comm->nranks > 0) {
-      request = request_of(call, comm, true);
-      may = plan_make(life_policy(), &request).path != POLICY_PATH_plain;
-    }
+  if (may_be_asked(comm) && call->send && call->recv && comm->nranks > 0) {
+    request = request_of(call, comm, true);
+    may = plan_make(life_policy(), &request).path != POLICY_PATH_plain;
   }
   comm_leave(comm);
   return may;

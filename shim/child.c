@@ -168,7 +168,7 @@ static void tell_made(struct comm *comm, uint64_t start)
 {
   uint64_t setup_ns = audit_clock() - start;
 
-  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, comm_library(comm), REASON_none, setup_ns);
+  comm_tell(comm, REASON_none, setup_ns);
   log_info("rank %d of %d, communicator %016llx: child communicator made in %llu us", comm->rank, comm->nranks,
            (unsigned long long)comm->id, (unsigned long long)setup_ns / 1000);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shim/forecast.h"
 #include "shim/life.h"
 #include "shim/log.h"
 #include "shim/real.h"
@@ -117,6 +118,20 @@ static void sweep(void)
     log_info("removed %d shared-memory objects that killed processes had left", removed);
 }
 
+/* What keeps the ranks from meeting on a board. */
+static enum reason obstacle(int capacity, int slot)
+{
+  if (!REAL_EXISTS(ncclCommWindowRegister) || !REAL_EXISTS(ncclCommSplit))
+    return REASON_nccl_version;
+  if (capacity > BOARD_MAX_RANKS)
+    return REASON_missing_ranks; /* no host holds so many */
+  if (slot < 0 || slot >= capacity)
+    return REASON_board_failed; /* NCCL will say what is wrong with them */
+  if (forecast_is_wanted() && forecast_board() == 0)
+    return REASON_board_failed;
+  return REASON_none;
+}
+
 struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason plain)
 {
   struct attendance attendance = {.id = id, .nccl_version = nccl_version(), .plain = plain};
@@ -124,14 +139,12 @@ struct attendance comm_attend(uint64_t id, int capacity, int slot, enum reason p
   int error;
 
   verify_prepare();
-  if (life_passive_reason() != REASON_none)
+  if (attendance.plain == REASON_none && (forecast_is_wanted() || life_passive_reason() == REASON_none))
+    attendance.plain = obstacle(capacity, slot);
+  if (life_passive_reason() != REASON_none) {
+    attendance.foreseen = attendance.plain;
     attendance.plain = life_passive_reason();
-  if (attendance.plain == REASON_none && (!REAL_EXISTS(ncclCommWindowRegister) || !REAL_EXISTS(ncclCommSplit)))
-    attendance.plain = REASON_nccl_version;
-  if (attendance.plain == REASON_none && capacity > BOARD_MAX_RANKS)
-    attendance.plain = REASON_missing_ranks; /* no host holds so many */
-  if (attendance.plain == REASON_none && (slot < 0 || slot >= capacity))
-    attendance.plain = REASON_board_failed; /* NCCL will say what is wrong with them */
+  }
   if (attendance.plain != REASON_none)
     return attendance;
   pthread_once(&swept, sweep);
@@ -170,15 +183,23 @@ static struct comm *new_record(void)
   return calloc(1, sizeof(*comm));
 }
 
-/* With init complete, whether the ranks can agree through their board. */
-static enum reason seal(struct comm *comm)
+/* With init complete, NCCL knows. */
+static enum reason ask_ranks(struct comm *comm)
 {
-  comm->sealed = true;
   if (REAL(ncclCommUserRank)(comm->handle, &comm->rank) != ncclSuccess ||
       REAL(ncclCommCount)(comm->handle, &comm->nranks) != ncclSuccess)
     return REASON_board_failed;
-  if (comm->nranks < 2)
-    return REASON_single_rank;
+  return comm->nranks < 2 ? REASON_single_rank : REASON_none;
+}
+
+/* Then, whether the ranks can agree through their board. */
+static enum reason seal(struct comm *comm)
+{
+  enum reason reason = ask_ranks(comm);
+
+  comm->sealed = true;
+  if (reason != REASON_none)
+    return reason;
   board_name_rank(comm->board, comm->rank);
   return fault_reason(board_seal(comm->board, (uint32_t)comm->nranks));
 }
@@ -242,9 +263,12 @@ void comm_made(struct attendance *attendance, ncclComm_t handle, ncclResult_t re
   comm->nranks = attendance->nranks;
   comm->nccl_version = attendance->nccl_version;
   comm->board = attendance->board;
+  comm->foreseen = attendance->foreseen;
   note_context(&comm->child);
   if (plain == REASON_none && result == ncclSuccess)
     plain = seal(comm);
+  if (forecast_is_wanted() && comm->foreseen == REASON_none && result == ncclSuccess)
+    comm->foreseen = ask_ranks(comm);
   if (plain != REASON_none) {
     board_detach(comm->board);
     comm->board = NULL;
@@ -260,13 +284,35 @@ const void *comm_library(const struct comm *comm)
   return comm->real ? (const void *)(uintptr_t)__atomic_load_n(&comm->real->ncclGetVersion, __ATOMIC_RELAXED) : NULL;
 }
 
+void comm_tell(const struct comm *comm, enum reason reason, uint64_t setup_ns)
+{
+  struct audit_comm state = {.comm = comm->id,
+                             .rank = comm->rank,
+                             .nranks = comm->nranks,
+                             .nccl_version = comm->nccl_version,
+                             .library = comm_library(comm),
+                             .reason = reason,
+                             .setup_ns = setup_ns,
+                             .watched = forecast_is_wanted()};
+
+  if (state.watched) {
+    state.foreseen = life_foreseen_reason() != REASON_none ? life_foreseen_reason() : comm->foreseen;
+    state.compatibility = compatibility(comm->nccl_version);
+    state.board = forecast_board();
+    state.stage_max = life_policy()->stage_max;
+  }
+  audit_comm(&state);
+}
+
 void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns)
 {
   enum reason none = REASON_none;
 
+  if (forecast_is_wanted() && reason != REASON_audit_only && comm->foreseen == REASON_none)
+    __atomic_store_n(&comm->foreseen, reason, __ATOMIC_RELAXED);
   if (!__atomic_compare_exchange_n(&comm->plain, &none, reason, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     return;
-  audit_comm(comm->id, comm->rank, comm->nranks, comm->nccl_version, comm_library(comm), reason, setup_ns);
+  comm_tell(comm, reason, setup_ns);
   log_info("rank %d of %d, communicator %016llx stays plain: %s", comm->rank, comm->nranks,
            (unsigned long long)comm->id, reason_meaning(reason));
 }
@@ -451,7 +497,7 @@ static void account(struct comm *comm, struct audit_call *call, uint64_t now)
   tally_add(&comm->tallies[call->request.op], call);
   if (!audit_wants(POLICY_AUDIT_summary))
     return;
-  if (audit_wants(POLICY_AUDIT_call) || (audit_wants(POLICY_AUDIT_change) && is_change(comm, call)))
+  if (audit_wants(POLICY_AUDIT_call) || (audit_wants(POLICY_AUDIT_change) && (call->watched || is_change(comm, call))))
     audit_call(call);
   if (comm->last_summary_ns == 0)
     comm->last_summary_ns = now;

@@ -43,7 +43,8 @@ struct comm {
   int rank, nranks, nccl_version;
   bool shares; /* what is split off it shares its resources, its abort flag too */
   bool nonblocking;
-  enum reason plain; /* why every call is plain for good; REASON_none while the board is in use */
+  enum reason plain;    /* why every call is plain for good; REASON_none while the board is in use */
+  enum reason foreseen; /* in an audit-only run, what `plain` would be, as far as this rank alone can tell */
   struct board *board;
   bool told_late, told_paused; /* that the others came late, and that they are not waited for any more */
   bool sealed;                 /* the board is; a non-blocking init is not complete when it returns */
@@ -68,7 +69,7 @@ struct attendance {
   int rank, nranks;         /* as far as known beforehand; 0 ranks: not known */
   int nccl_version;         /* asked once: a rank that failed to hear it later would plan otherwise than the others */
   bool shares, nonblocking; /* as in struct comm */
-  enum reason plain;
+  enum reason plain, foreseen;
   struct board *board;
 };
 
@@ -111,6 +112,9 @@ void comm_release_child(struct comm *comm);
 
 /* An address in the copy of NCCL that made it. */
 const void *comm_library(const struct comm *comm);
+
+/* Writes its state to the audit log: ready with REASON_none, else plain for good. */
+void comm_tell(const struct comm *comm, enum reason reason, uint64_t setup_ns);
 
 /* Every call is plain from now on; the first reason stays. */
 void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns);

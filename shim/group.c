@@ -1,13 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/group.h"
 
+#include <stdlib.h>
+
 #include "shim/call.h"
+#include "shim/comm.h"
+#include "shim/forecast.h"
+#include "shim/guard.h"
 #include "shim/order.h"
+
+/* The account of a call that was made, and would have been kept. */
+struct held {
+  ncclComm_t comm;
+  struct audit_call account;
+};
 
 struct group {
   int depth, count;
   bool mixed; /* nothing more is kept until the outermost end */
   struct call kept[GROUP_CALLS];
+  int held_count;
+  struct held *held; /* GROUP_CALLS of them; NULL while there are none */
 };
 static __thread struct group group __attribute__((tls_model("initial-exec")));
 
@@ -25,12 +38,51 @@ bool group_keep(const struct call *call)
 {
   if (group.depth == 0 || group.mixed)
     return false;
-  if (group.count == GROUP_CALLS || !call_may_go_symmetric(call)) {
+  if (group.count == GROUP_CALLS || group.held_count == GROUP_CALLS || !call_may_go_symmetric(call)) {
     group_mix();
     return false;
   }
+  if (forecast_is_wanted())
+    return false;
   group.kept[group.count++] = *call;
   return true;
+}
+
+bool group_would_keep(void)
+{
+  return group.depth > 0 && !group.mixed;
+}
+
+bool group_hold(ncclComm_t comm, const struct audit_call *account)
+{
+  if (!group.held)
+    group.held = calloc(GROUP_CALLS, sizeof(*group.held));
+  if (!group.held)
+    return false;
+  group.held[group.held_count++] = (struct held){comm, *account};
+  return true;
+}
+
+/* Writes the accounts down: as foreseen, or with the reason why all of these calls would be plain. */
+static void account_held(enum reason reason)
+{
+  struct real *real = guard.real;
+  struct held *held = group.held;
+  int count = group.held_count;
+
+  group.held = NULL;
+  group.held_count = 0;
+  for (int i = 0; i < count; i++) {
+    struct comm *comm = comm_enter(held[i].comm);
+
+    if (reason != REASON_none)
+      held[i].account.forecast = (struct audit_forecast){.path = POLICY_PATH_plain, .reason = reason};
+    comm_account(comm, &held[i].account, audit_clock());
+    if (comm)
+      comm_leave(comm);
+  }
+  free(held);
+  guard.real = real;
 }
 
 void group_mix(void)
@@ -41,6 +93,7 @@ void group_mix(void)
     return;
   group.mixed = true;
   group.count = 0;
+  account_held(REASON_in_group);
   for (int i = 0; i < count; i++)
     call_make_kept(&group.kept[i]); /* an error stays with NCCL's group, whose end returns it */
 }
@@ -50,6 +103,7 @@ void group_left(ncclResult_t result)
   if (group.depth > 0 && --group.depth > 0)
     return;
   group.mixed = false;
+  account_held(REASON_none);
   order_group_left(result);
 }
 

@@ -13,6 +13,7 @@
 
 #include "shim/abi/nccl.h"
 
+struct audit_call;
 struct call;
 
 enum { GROUP_CALLS = 64 }; /* kept in one group; one with more is left as it is */
@@ -25,6 +26,14 @@ void group_entered(void);
 
 /* Keeps a call for the end of the open group. False: it is to be made now. */
 bool group_keep(const struct call *call);
+
+/*
+ * In an audit-only run nothing is kept, but whether calls would have been is known at the end of the group only: so it
+ * is the accounts of such calls that are held until then. Whether the call that comes next, of which group_keep() was
+ * asked, would be kept; and its account (false: there is no memory for it).
+ */
+bool group_would_keep(void);
+bool group_hold(ncclComm_t comm, const struct audit_call *account);
 
 /* Something comes into the open group that cannot be kept: what was kept is made first, and all the rest plain. */
 void group_mix(void);

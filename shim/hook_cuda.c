@@ -7,11 +7,13 @@
 
 #include "shim/arena.h"
 #include "shim/child.h"
+#include "shim/forecast.h"
 #include "shim/guard.h"
 #include "shim/hooks.h"
 #include "shim/life.h"
 #include "shim/log.h"
 #include "shim/real.h"
+#include "shim/shadow.h"
 
 /* Whether the object that called is one whose memory the policy moves: base names are compared up to the first dot. */
 static bool caller_is_served(const struct policy *policy)
@@ -33,12 +35,26 @@ static bool caller_is_served(const struct policy *policy)
   return false;
 }
 
-static bool is_for_arena(size_t size)
+static bool is_served(size_t size)
 {
   const struct policy *policy = life_policy();
 
-  return life_passive_reason() == REASON_none && policy->arena && size >= policy->arena_min_bytes && size > 0 &&
-         caller_is_served(policy);
+  return policy->arena && size >= policy->arena_min_bytes && size > 0 && caller_is_served(policy);
+}
+
+static bool is_for_arena(size_t size)
+{
+  return life_passive_reason() == REASON_none && is_served(size);
+}
+
+/* In an audit-only run the memory is the real cudaMalloc's, and only noted. */
+static void note_watched(const void *ptr, size_t size)
+{
+  int saved_errno = errno;
+
+  if (forecast_is_wanted() && is_served(size))
+    shadow_add(ptr, size, life_policy()->arena_max_bytes);
+  errno = saved_errno;
 }
 
 /* Whatever goes wrong in the arena, the real cudaMalloc is asked: it knows best what to tell the job. */
@@ -77,6 +93,8 @@ cudaError_t hook_cudaMalloc(void **devPtr, size_t size)
 
   if (result == cudaErrorMemoryAllocation && child_drop_all())
     result = allocate_again(devPtr, size, from_arena);
+  if (result == cudaSuccess && devPtr)
+    note_watched(*devPtr, size);
   return result;
 }
 
@@ -89,6 +107,8 @@ cudaError_t hook_cudaFree(void *devPtr)
       child_drop_all();
     return result;
   }
+  if (forecast_is_wanted())
+    shadow_remove(devPtr);
   return REAL(cudaFree)(devPtr);
 }
 

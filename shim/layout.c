@@ -3,8 +3,10 @@
 
 #include "shim/arena.h"
 #include "shim/comm.h"
+#include "shim/forecast.h"
 #include "shim/life.h"
 #include "shim/log.h"
+#include "shim/shadow.h"
 #include "shim/verdict.h"
 
 /* What stands in a ballot for a window that only this rank need know, and for the same new one as before. */
@@ -29,13 +31,18 @@ struct layout layout_of(const struct call *call, const struct policy_request *re
   return layout;
 }
 
+struct segment *layout_segment_at(const void *ptr)
+{
+  return forecast_is_wanted() ? shadow_find(ptr) : arena_find(ptr);
+}
+
 static enum reason look_at_buffer(struct comm *comm, struct buffer *buffer)
 {
   if (window_job_overlaps(buffer->ptr, buffer->bytes))
     return REASON_job_registered;
-  buffer->segment = arena_find(buffer->ptr);
+  buffer->segment = layout_segment_at(buffer->ptr);
   if (!buffer->segment) {
-    if (life_policy()->arena && !arena_is_used())
+    if (life_policy()->arena && !arena_is_used() && !forecast_is_wanted())
       log_warn_once("no memory came from the arena, so nothing can go symmetric: the job's allocator does not call "
                     "cudaMalloc where the shim sees it (expandable_segments, cudaMallocAsync, a static CUDA runtime), "
                     "or [arena] callers does not name it");
@@ -107,23 +114,43 @@ static enum reason look_strictly(struct comm *comm, struct layout *layout)
   return reason;
 }
 
+/* What is scaled on the way in goes through a slot in any case. */
+static enum reason look_at_factor(const struct comm *comm, const struct call *call, struct layout *layout)
+{
+  float factor;
+
+  if (layout->capturing)
+    return REASON_capturing;
+  if (!redop_factor(&comm->redops, call->redop, call->dtype, comm->nranks, &factor))
+    return REASON_no_factor;
+  layout->apart = true;
+  return REASON_none;
+}
+
 enum reason layout_look(struct comm *comm, const struct call *call, const struct plan *plan, struct layout *layout)
 {
   enum reason reason;
-  float factor;
 
-  if (plan->rewrite == POLICY_REWRITE_pre_scale) {
-    if (layout->capturing)
-      return REASON_capturing;
-    if (!redop_factor(&comm->redops, call->redop, call->dtype, comm->nranks, &factor))
-      return REASON_no_factor;
-    layout->apart = true;
-    return REASON_none;
-  }
+  if (plan->rewrite == POLICY_REWRITE_pre_scale)
+    return look_at_factor(comm, call, layout);
   reason = plan->path == POLICY_PATH_staged ? look_leniently(comm, call, layout) : look_strictly(comm, layout);
   if (reason == REASON_none && layout->capturing && !child_keep_for_graph(&comm->child, call->stream))
     return REASON_capturing;
   return reason;
+}
+
+enum reason layout_watch(struct comm *comm, const struct call *call, const struct plan *plan, struct layout *layout,
+                         enum reason *send, enum reason *recv)
+{
+  if (!comm->child.context) /* as child.c finds when the child is to be made */
+    return REASON_other_device;
+  if (plan->rewrite == POLICY_REWRITE_pre_scale)
+    return look_at_factor(comm, call, layout);
+  *send = look_at_buffer(comm, &layout->send);
+  *recv = look_at_buffer(comm, &layout->recv);
+  if (plan->path == POLICY_PATH_staged)
+    return REASON_none;
+  return *send != REASON_none ? *send : *recv;
 }
 
 /*

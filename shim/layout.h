@@ -43,6 +43,16 @@ struct layout layout_of(const struct call *call, const struct policy_request *re
  */
 enum reason layout_look(struct comm *comm, const struct call *call, const struct plan *plan, struct layout *layout);
 
+/*
+ * The same in an audit-only run, of what does not hang on windows: there are none, so all seem new. With slots an
+ * obstacle to a buffer need not be one to the call: they are in *send and *recv.
+ */
+enum reason layout_watch(struct comm *comm, const struct call *call, const struct plan *plan, struct layout *layout,
+                         enum reason *send, enum reason *recv);
+
+/* The segment that an address lies in, or in an audit-only run would lie in; NULL: none. */
+struct segment *layout_segment_at(const void *ptr);
+
 struct board_ballot layout_ballot(const struct comm *comm, const struct call *call, const struct plan *plan,
                                   const struct layout *layout);
 

@@ -13,7 +13,7 @@
 enum life_mode life_state = LIFE_ASLEEP;
 
 static struct policy policy;
-static enum reason passive_reason;
+static enum reason passive_reason, foreseen_reason;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 const struct policy *life_policy(void)
@@ -24,6 +24,11 @@ const struct policy *life_policy(void)
 enum reason life_passive_reason(void)
 {
   return passive_reason;
+}
+
+enum reason life_foreseen_reason(void)
+{
+  return foreseen_reason;
 }
 
 /* SYMMSHIM: on when unset or empty; an unknown word is named and means off, the harmless reading. */
@@ -63,8 +68,10 @@ static void wake(void)
 
   if (mode != LIFE_OFF) {
     const char *in_force = load_policy(path, sizeof(path));
-    if (mode == LIFE_AUDIT)
+    if (mode == LIFE_AUDIT) {
+      foreseen_reason = passive_reason;
       passive_reason = REASON_audit_only;
+    }
     audit_start(mode == LIFE_AUDIT ? "audit" : "on", in_force, &policy);
   }
   errno = saved_errno;

@@ -45,4 +45,7 @@ const struct policy *life_policy(void);
 /* Why every call passes through (audit_only, bad_policy), or REASON_none. */
 enum reason life_passive_reason(void);
 
+/* In an audit-only run, why every call would pass through in a real one (bad_policy), or REASON_none. */
+enum reason life_foreseen_reason(void);
+
 #endif

@@ -14,7 +14,8 @@ from cases_memory import probe
 from harness import Skip, case, check, equal, execute, job, outcome, policy, setup
 
 QUESTIONS = re.compile(
-    r"(ncclGetVersion|ncclCommUserRank|ncclCommCount|cuStreamIsCapturing|cuCtxGetCurrent|cuCtxGetDevice) ")
+    r"(ncclGetVersion|ncclCommUserRank|ncclCommCount|cuStreamIsCapturing|cuCtxGetCurrent|cuCtxGetDevice|"
+    r"cuDeviceGetAttribute|cuMemGetAllocationGranularity) ")
 JOB = ("--op", ALL, "--calls", 6, "--redop", "avg", "--mixed")
 
 

@@ -58,7 +58,8 @@ class Lists(unittest.TestCase):
         written = set(re.findall(r'\\"(\w+)\\":', page('shim/audit.c')))
         written |= set(re.findall(r'add_(?:string|place)\(&?line, "(\w+)"', page('shim/audit.c')))
         known = {name for event in self.events for name in self.defs[event]['properties']}
-        known |= set(self.defs['place']['properties'])
+        for name in ('place', 'comm_forecast', 'call_forecast'):
+            known |= set(self.defs[name]['properties'])
         self.assertGreater(len(written), 25)
         self.assertLessEqual(written, known)
 
@@ -74,6 +75,12 @@ class Lists(unittest.TestCase):
             items = re.findall(r'^\.It Li (.*)$', section(event), re.M)
             named = {word for item in items for word in item.split(' , ')}
             self.assertEqual(named, set(self.defs[event]['properties']) - COMMON, event)
+
+    def test_the_page_has_every_member_of_a_forecast(self):
+        text = page('tools/symmshim-audit.5').split('.Sh DRY RUN\n')[1].split('.Sh ')[0]
+        named = {word for item in re.findall(r'^\.It Li (.*)$', text, re.M) for word in item.split(' , ')}
+        self.assertEqual(named, {key for name in ('comm_forecast', 'call_forecast')
+                                 for key in self.defs[name]['properties']})
 
     def test_the_page_has_every_word(self):
         call = self.defs['call']['properties']
@@ -119,6 +126,19 @@ class Validator(unittest.TestCase):
         self.bad(example('comm'), 'reason: ', state='plain')
         self.bad(example('summary'), "'luck' is not one of", plain={'luck': 1})
         self.bad(example('summary'), "'staged_bytes' is a dependency of 'staged_calls'", staged_calls=1)
+
+    def test_a_dry_run(self):
+        forecast = {'path': 'staged', 'rewrite': None, 'reason': None, 'send': None, 'recv': 'not_in_arena'}
+        call = {**example('call'), 'path': 'plain', 'rewrite': None, 'reason': 'audit_only', 'forecast': forecast,
+                'recv': {'segment': 1, 'offset': 0, 'bytes': 2097152}}
+        self.good(call)
+        self.bad(call, 'forecast.path: ', forecast={**forecast, 'path': 'copy_engine'})
+        self.bad(call, 'forecast.recv: ', forecast={**forecast, 'recv': 'bad_luck'})
+        self.bad(call, "'rewrite' is a required property", forecast={'path': 'plain'})
+        self.bad(call, 'recv.bytes: ', recv={'segment': 1, 'offset': 0, 'bytes': 0})
+        state = {'state': 'plain', 'reason': 'grown', 'compatibility': '0' * 16, 'board': 'f' * 16, 'stage_max': 0}
+        self.good({**example('comm'), 'forecast': state})
+        self.bad(example('comm'), 'forecast.board: ', forecast={**state, 'board': '/dev/shm'})
 
     def test_words_to_come_are_good(self):
         self.good({**example('call'), 'path': 'staged', 'rewrite': 'pre_scale'})
