@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts the command for a while with SYMMSHIM=audit, and says what the policy would make of the calls that it made. */
+/* Starts the command for a while with SYMMSHIM=audit, and says what a real run would make of the calls that it made. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,12 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shim/plan.h"
 #include "tools/cmd.h"
 #include "tools/cmd_doctor.h"
 #include "tools/cmd_report.h"
 
-enum { POLL_MS = 50, GRACE_MS = 5000, DEFAULT_NCCL = 22809 };
+enum { POLL_MS = 50, GRACE_MS = 5000 };
 
 struct job {
   char folder[PATH_MAX / 2];
@@ -149,92 +148,52 @@ static void remove_file(void *data, const char *path)
   unlink(path);
 }
 
-/* What the policy would make of calls that were only watched. */
-static struct plan plan_of(const struct report *report, const struct policy *policy,
-                           const struct report_signature *signature)
+/* The reason that most of an op's calls would be plain for; -1: none. */
+static int foremost(const struct report *report, const struct report_op *op)
 {
-  struct policy_request request = {.op = (enum policy_op)signature->key.op,
-                                   .bytes = signature->key.bytes,
-                                   .redop = POLICY_REDOP_none,
-                                   .nccl_version = DEFAULT_NCCL};
-  struct report_comm *comm;
-  int dtype = policy_dtype_value(signature->key.dtype), redop = policy_redop_value(signature->key.redop), nccl;
+  static const bool none_done[REPORT_MAX_REASONS];
 
-  HASH_FIND(hh, report->comms, signature->key.comm, sizeof(signature->key.comm), comm);
-  request.dtype = dtype >= 0 ? (enum policy_dtype)dtype : POLICY_DTYPE_COUNT;
-  request.redop = redop >= 0 ? (enum policy_redop)redop : POLICY_REDOP_none;
-  if (comm) {
-    request.nranks = comm->nranks > 0 ? comm->nranks : (int)comm->processes[signature->key.op];
-    if (policy_parse_nccl(comm->nccl, &nccl) == 0)
-      request.nccl_version = nccl;
-  }
-  return plan_make(policy, &request);
+  return report_next_reason(report, op, none_done);
 }
 
-struct forecast {
-  uint64_t calls, symmetric;
-  uint64_t plain[REASON_COUNT];
-};
-
-static void forecast(const struct report *report, const struct policy *policy, int op, struct forecast *forecast)
+static void say_op(struct doctor *doctor, const struct report *report, int op)
 {
-  memset(forecast, 0, sizeof(*forecast));
-  for (const struct report_signature *one = report->signatures; one; one = one->hh.next) {
-    struct plan plan;
-
-    if (one->key.op != op)
-      continue;
-    plan = plan_of(report, policy, one);
-    forecast->calls += one->calls;
-    if (plan.path == POLICY_PATH_plain)
-      forecast->plain[plan.reason] += one->calls;
-    else
-      forecast->symmetric += one->calls;
-  }
-}
-
-static void say_op(struct doctor *doctor, int op, const struct forecast *forecast)
-{
+  const struct report_op *forecast = &report->forecast[op];
   const char *word = policy_op_word((enum policy_op)op);
-  int most = REASON_none;
+  int most = foremost(report, forecast);
 
-  for (int reason = 0; reason < REASON_COUNT; reason++)
-    if (forecast->plain[reason] > forecast->plain[most])
-      most = reason;
-  if (most == REASON_none)
-    doctor_say(doctor, "coverage", DOCTOR_OK, NULL, "%s: the policy would move all %llu calls", word,
+  if (most < 0)
+    doctor_say(doctor, "coverage", DOCTOR_OK, NULL, "%s: all %llu calls would go symmetric", word,
                (unsigned long long)forecast->calls);
   else
-    doctor_say(doctor, "coverage", DOCTOR_OK, report_advice(reason_code((enum reason)most)),
-               "%s: the policy would move %llu of %llu calls; most of the others stay plain by %s", word,
-               (unsigned long long)forecast->symmetric, (unsigned long long)forecast->calls,
-               reason_code((enum reason)most));
+    doctor_say(doctor, "coverage", DOCTOR_OK, report_advice(report->reasons[most]),
+               "%s: %llu of %llu calls would go symmetric; most of the others stay plain by %s", word,
+               (unsigned long long)report_symmetric_calls(forecast), (unsigned long long)forecast->calls,
+               report->reasons[most]);
 }
 
+/* What the report of the dry run foresees. */
 static void say_coverage(struct doctor *doctor, const struct report *report)
 {
-  char path[CMD_MAX_PATH];
-  struct policy_error error;
-  struct policy policy;
-  uint64_t symmetric = 0;
+  uint64_t calls = 0, symmetric = 0;
 
-  policy_default(&policy);
-  if (policy_find(path, sizeof(path)) && policy_read(&policy, path, &error) < 0)
-    return; /* which the policy's own check says */
   for (int op = 0; op < POLICY_OP_COUNT; op++) {
-    struct forecast found;
-
-    forecast(report, &policy, op, &found);
-    symmetric += found.symmetric;
-    if (found.calls > 0)
-      say_op(doctor, op, &found);
+    calls += report->forecast[op].calls;
+    symmetric += report_symmetric_calls(&report->forecast[op]);
+    if (report->forecast[op].calls > 0)
+      say_op(doctor, report, op);
   }
-  if (symmetric == 0)
-    doctor_say(doctor, "job", DOCTOR_NO, "See the advice above.", "the policy would move none of the command's calls");
+  if (calls == 0)
+    doctor_say(doctor, "job", DOCTOR_UNKNOWN,
+               "Give it longer with --seconds, and the shim that goes with this symmshim.",
+               "calls were seen, and none on all ranks");
+  else if (symmetric == 0)
+    doctor_say(doctor, "job", DOCTOR_NO, "See the advice above.", "none of the command's calls would go symmetric");
   else
-    doctor_say(doctor, "job", DOCTOR_OK, NULL,
-               "calls were seen in %u processes; where their buffers lie, only a run under the shim tells",
-               HASH_COUNT(report->processes));
+    doctor_say(
+        doctor, "job", DOCTOR_OK, NULL,
+        "calls were seen in %u processes; ranks that come late, and memory that runs short, only a real run shows",
+        HASH_COUNT(report->processes));
 }
 
 static void say_silence(struct doctor *doctor, bool ended, int status)

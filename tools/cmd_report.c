@@ -68,6 +68,10 @@ static void print_warnings(char **argv, const struct report *report)
   if (report->skipped > 0)
     cmd_error(argv, "%llu line%s skipped%s", (unsigned long long)report->skipped, report->skipped == 1 ? "" : "s",
               report->cut_off > 0 ? "; a last line is cut off: its process was killed, or is writing it" : "");
+  for (int i = 0; i < POLICY_OP_COUNT; i++)
+    if (report->ops[i].observed.mismatched > 0)
+      cmd_error(argv, "MISMATCH: %llu %s calls were put on windows, and NCCL made them on plain kernels",
+                (unsigned long long)report->ops[i].observed.mismatched, policy_op_word((enum policy_op)i));
   if (report->unknown_schema > 0)
     cmd_error(argv, "%llu of them written in a schema that is not %d; use the symmshim that wrote them",
               (unsigned long long)report->unknown_schema, REPORT_SCHEMA);

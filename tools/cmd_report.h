@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Audit logs, added up. cmd_report_read.c reads lines (symmshim-audit(5), schema 1), cmd_report_model.c adds them to
- * what is known, in bounded memory; cmd_report_gain.c and cmd_report_advice.c judge it; cmd_report.c and the files
- * of each form (_text, _json, _html, _trace) print it.
+ * what is known, in bounded memory; cmd_report_forecast.c and cmd_report_agree.c say of an audit-only run what a real
+ * one would have made of its calls; cmd_report_gain.c and cmd_report_advice.c judge it; cmd_report.c and the files of
+ * each form (_text, _json, _html, _trace) print it.
  */
 #ifndef SYMMSHIM_CMD_REPORT_H
 #define SYMMSHIM_CMD_REPORT_H
@@ -25,6 +26,8 @@ enum {
   REPORT_MAX_SOURCES = 1 << 16,     /* ops of communicators of processes */
   REPORT_MAX_PROCESSES = 1 << 16,   /* the same for communicators */
   REPORT_MAX_SIGNATURES = 16 << 10, /* kinds of calls that are told apart */
+  REPORT_MAX_RANK_CALLS = 1 << 16,  /* of an audit-only run: foreseen calls of one rank on one communicator */
+  REPORT_MAX_FORESEEN = 1 << 21,    /* and of all */
   REPORT_BUCKETS = 120,             /* of the time that the logs cover */
   REPORT_TICKS = 64,                /* of a second: the finest bucket */
   REPORT_TOP = 10,                  /* signatures that are shown */
@@ -65,6 +68,30 @@ struct report_process {
   UT_hash_handle hh;
 };
 
+/* What a rank of an audit-only run says of a call: where its buffers, send and recv, lie, and what it sees alone. */
+struct report_buffer {
+  uint64_t segment, offset, bytes; /* 0: in none; the bytes are the segment's */
+  int obstacle;                    /* index of the reason why it cannot be in a window; -1 */
+};
+struct report_foreseen {
+  struct report_signature *signature;
+  uint64_t seq;
+  struct report_buffer buffers[2];
+  int reason;          /* index of the reason why it would be plain; -1: this rank would ask the others */
+  bool staged, scaled; /* it may go through a slot; it has to, since it is scaled on the way in */
+};
+
+/* A rank of a communicator in an audit-only run. */
+struct report_member {
+  const struct report_process *process;
+  uint64_t comm_rank, compatibility, board, stage_max;
+  int reason; /* index of the reason why the communicator would be plain, as this rank alone can tell; -1 */
+  bool twice; /* another rank of it lives in the same process */
+  struct report_foreseen *calls;
+  size_t count, room;
+  struct report_member *next;
+};
+
 struct report_comm {
   char id[REPORT_MAX_COMM];
   int nranks; /* 0: not known */
@@ -74,8 +101,10 @@ struct report_comm {
   uint64_t windows;             /* registered on it, over all processes */
   uint64_t child_ns, window_ns; /* likewise */
   uint64_t processes[POLICY_OP_COUNT];
-  struct report_op ops[POLICY_OP_COUNT];  /* by report_finish() */
-  struct report_op seen[POLICY_OP_COUNT]; /* the call records of these */
+  struct report_op ops[POLICY_OP_COUNT];      /* by report_finish() */
+  struct report_op seen[POLICY_OP_COUNT];     /* the call records of these */
+  struct report_op forecast[POLICY_OP_COUNT]; /* of an audit-only run: what a real one would have made of them */
+  struct report_member *members;              /* likewise */
   UT_hash_handle hh;
 };
 
@@ -113,6 +142,9 @@ struct report_signature {
   uint64_t differ_seq;                 /* the first call at which they differed; 0: none */
   int differ_count;                    /* of `differ`: this rank's, and the first other one's that lies elsewhere */
   struct report_place differ[2];
+  /* of an audit-only run, by report_forecast(): */
+  uint64_t would[REPORT_PATHS];
+  uint32_t would_be_plain[REPORT_MAX_REASONS];
   /* by report_rank_signatures() */
   double about;   /* plain calls that could go symmetric, of all ranks, logged or not */
   double seconds; /* about what one rank would gain */
@@ -142,7 +174,11 @@ struct report {
   uint64_t left_out;   /* call records of signatures beyond REPORT_MAX_SIGNATURES */
   uint64_t unassigned; /* records of processes or communicators beyond what is kept apart */
   int files;
-  bool audit_only; /* a process only watched */
+  bool audit_only; /* a process only watched; then: */
+  struct report_op forecast[POLICY_OP_COUNT];
+  uint64_t foreseen;   /* calls that were kept to be foreseen */
+  uint64_t unforeseen; /* calls of which nothing can be said: too many, or some rank's log does not have them */
+  uint64_t absent;     /* ranks of communicators of which there is no log */
   struct report_process *processes;
   struct report_comm *comms;
   struct report_source *sources;
@@ -165,8 +201,18 @@ int report_add_window(struct report *report, struct report_process *process, con
 int report_add_call(struct report *report, struct report_process *process, const json_t *record);
 int report_add_summary(struct report *report, struct report_process *process, const json_t *record);
 
+/* Keeps what a call record of an audit-only run foresees; of other records nothing. */
+void report_add_foreseen(struct report *report, struct report_comm *comm, const struct report_process *process,
+                         struct report_signature *signature, const json_t *record);
+/* Likewise of a communicator. */
+void report_add_member(struct report *report, struct report_comm *comm, const struct report_process *process,
+                       const json_t *record);
+
 /* The process of a record, made when it is new; NULL when the record does not say, or there are too many. */
 struct report_process *report_process_of(struct report *report, const json_t *record);
+
+/* Marks which rank gives a reason for a signature's calls. */
+void report_note_rank(struct report_signature *signature, int reason, int rank);
 
 /* Index of a reason code, -EINVAL when it is none or there are too many. */
 int report_reason(struct report *report, const char *code);
@@ -177,9 +223,35 @@ void report_timeline_add(struct report_timeline *timeline, double time, int op, 
 /* The slices of whichever timeline has more of all calls; NULL when none has any. */
 const struct report_timeline *report_timeline_best(const struct report *report);
 
-/* When all files are read: adds up the sources. */
+/* When all files are read: adds up the sources, and foresees what can be. */
 void report_finish(struct report *report);
 void report_free(struct report *report);
+
+/* What a real run would have made of an audit-only one's calls. */
+void report_forecast(struct report *report);
+
+/*
+ * The ranks' agreement on a communicator's calls, one after the other, as the shim comes to it. What it cannot know is
+ * left out: who comes too late, and where memory is too short.
+ */
+struct report_agreement;
+struct report_agreement *report_agreement_begin(struct report *report, struct report_comm *comm); /* NULL: no memory */
+/* One call, as the members that are named have it; into *outcomes REPORT_WINDOW, REPORT_STAGED or REPORT_PATHS and a
+ * reason's index each. */
+struct report_outcome {
+  int path, reason;
+};
+void report_agree(struct report_agreement *agreement, struct report_member *const *members,
+                  const struct report_foreseen *const *calls, int count, struct report_outcome *outcomes);
+void report_agreement_end(struct report_agreement *agreement);
+
+/* Communicators that were made out of sight are no one communicator. */
+bool report_has_identity(const char *comm);
+
+/* The kinds of calls that would go symmetric, those that gain most first; returns how many. Freed by the caller. */
+size_t report_would_go(const struct report *report, struct report_signature ***sorted);
+/* About how many seconds one rank would gain by a kind's calls that would go symmetric. */
+double report_would_gain(const struct report *report, const struct report_signature *signature);
 
 /* Of a record. */
 int report_get_count(const json_t *object, const char *name, uint64_t *count);

@@ -12,7 +12,7 @@ static const struct {
   const char *text;
 } advice[REASON_COUNT] = {
     [REASON_audit_only] = {true, "Start the job without SYMMSHIM=audit (symmshim run without --audit-only) to have "
-                                 "such calls moved."},
+                                 "such calls moved; which would be, the report's dry run says."},
     [REASON_bad_policy] = {true, "Run 'symmshim check' on the policy file and mend the line that it names."},
     [REASON_unknown_comm] = {true, "Start the whole job under the shim: LD_PRELOAD set before the launcher; 'symmshim "
                                    "doctor' says whether the program's NCCL can be seen."},

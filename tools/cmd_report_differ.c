@@ -82,12 +82,6 @@ static bool is_same(const struct report_source *a, const struct report_source *b
   return a->key.op == b->key.op && memcmp(a->key.comm, b->key.comm, sizeof(a->key.comm)) == 0;
 }
 
-/* Communicators that were made out of sight are no one communicator. */
-static bool has_identity(const struct report_source *source)
-{
-  return strspn(source->key.comm, "0") != strlen(source->key.comm);
-}
-
 void report_differences(const struct report *report,
                         void (*visit)(void *data, const struct report_difference *difference), void *data)
 {
@@ -98,7 +92,7 @@ void report_differences(const struct report *report,
   if (!sorted)
     return;
   for (struct report_source *source = report->sources; source; source = source->hh.next)
-    if (has_identity(source))
+    if (report_has_identity(source->key.comm))
       sorted[used++] = source;
   qsort(sorted, used, sizeof(*sorted), compare_sources);
   for (size_t i = 0; i < used; i++) {

@@ -4,6 +4,11 @@
 
 #include "tools/cmd_report.h"
 
+bool report_has_identity(const char *comm)
+{
+  return strspn(comm, "0") != strlen(comm);
+}
+
 uint64_t report_symmetric_calls(const struct report_op *op)
 {
   return op->path_calls[REPORT_WINDOW] + op->path_calls[REPORT_STAGED];

@@ -97,10 +97,14 @@ static double how_many(const struct report_comm *comm, const struct report_signa
   return seen > 0 && all > seen ? calls * (double)all / (double)seen : calls;
 }
 
+static bool is_scaled(const struct report_signature_key *key)
+{
+  return strcmp(key->redop, "avg") == 0 || strcmp(key->redop, "premulsum") == 0;
+}
+
 static void rank_signature(const struct report *report, struct report_signature *signature)
 {
-  const char *redop = signature->key.redop;
-  bool scaled = strcmp(redop, "avg") == 0 || strcmp(redop, "premulsum") == 0;
+  bool scaled = is_scaled(&signature->key);
   struct report_comm *comm;
 
   signature->about = signature->seconds = 0;
@@ -137,5 +141,43 @@ int report_top(struct report *report, struct report_signature *top[REPORT_TOP])
     top[at] = signature;
     count += count < REPORT_TOP;
   }
+  return count;
+}
+
+double report_would_gain(const struct report *report, const struct report_signature *signature)
+{
+  const struct report_signature_key *key = &signature->key;
+  uint64_t calls = signature->would[REPORT_WINDOW] + signature->would[REPORT_STAGED];
+  struct report_comm *comm;
+
+  HASH_FIND(hh, report->comms, key->comm, sizeof(key->comm), comm);
+  if (!comm || comm->processes[key->op] == 0)
+    return 0;
+  return (double)calls / (double)comm->processes[key->op] *
+         report_gain((enum policy_op)key->op, key->bytes, is_scaled(key));
+}
+
+static const struct report *sorting; /* qsort() hands nothing on */
+
+static int compare(const void *a, const void *b)
+{
+  double x = report_would_gain(sorting, *(const struct report_signature *const *)a);
+  double y = report_would_gain(sorting, *(const struct report_signature *const *)b);
+
+  return (x < y) - (x > y);
+}
+
+size_t report_would_go(const struct report *report, struct report_signature ***sorted)
+{
+  size_t count = 0;
+
+  *sorted = calloc(HASH_COUNT(report->signatures) + 1, sizeof(struct report_signature *));
+  if (!*sorted)
+    return 0;
+  for (struct report_signature *signature = report->signatures; signature; signature = signature->hh.next)
+    if (signature->would[REPORT_WINDOW] + signature->would[REPORT_STAGED] > 0)
+      (*sorted)[count++] = signature;
+  sorting = report;
+  qsort(*sorted, count, sizeof(struct report_signature *), compare);
   return count;
 }

@@ -99,6 +99,20 @@ static void write_tile(FILE *file, const char *value, const char *what)
   fprintf(file, "<div class=\"tile\"><b>%s</b><span>%s</span></div>\n", value, what);
 }
 
+static void write_would_tile(FILE *file, const struct report *report)
+{
+  static struct report_op all;
+  char text[64];
+
+  if (report->foreseen == 0)
+    return;
+  all = (struct report_op){0};
+  for (int op = 0; op < POLICY_OP_COUNT; op++)
+    report_op_add(&all, &report->forecast[op]);
+  snprintf(text, sizeof(text), "%.1f %%", report_shown_percent(&all));
+  write_tile(file, text, "would go symmetric without SYMMSHIM=audit");
+}
+
 static void write_tiles(FILE *file, const struct report *report)
 {
   static struct report_op all;
@@ -112,6 +126,7 @@ static void write_tiles(FILE *file, const struct report *report)
   fprintf(file, "<div class=\"tiles\">\n");
   snprintf(text, sizeof(text), "%.1f %%", report_shown_percent(&all));
   write_tile(file, text, "of all calls went symmetric");
+  write_would_tile(file, report);
   snprintf(text, sizeof(text), "%llu", (unsigned long long)all.calls);
   write_tile(file, text, "calls, of all ranks");
   write_tile(file, cmd_format_bytes(all.bytes, bytes, sizeof(bytes)), "moved by them");
@@ -200,7 +215,7 @@ static void write_reason(FILE *file, const struct report *report, int reason, ui
   fprintf(file, "</p>\n");
 }
 
-static void write_reasons(FILE *file, const struct report *report)
+void html_reasons(FILE *file, const struct report *report, const struct report_op *ops)
 {
   static struct report_op all;
   bool done[REPORT_MAX_REASONS] = {false};
@@ -209,28 +224,31 @@ static void write_reasons(FILE *file, const struct report *report)
 
   all = (struct report_op){0};
   for (int op = 0; op < POLICY_OP_COUNT; op++)
-    report_op_add(&all, &report->ops[op]);
-  html_open(file, "Why calls stayed plain");
+    report_op_add(&all, &ops[op]);
   for (; (reason = report_next_reason(report, &all, done)) >= 0; done[reason] = true) {
     most = most > 0 ? most : all.plain[reason];
     write_reason(file, report, reason, all.plain[reason], most);
   }
   if (most == 0)
-    fprintf(file, "<p class=\"note\">None did.</p>\n");
-  html_close(file);
+    fprintf(file, "<p class=\"note\">None is plain.</p>\n");
 }
 
 static void write_page(FILE *file, struct report *report)
 {
   write_head(file);
   write_title(file, report);
+  html_alarm(file, report);
   write_tiles(file, report);
+  html_forecast(file, report);
   html_open(file, "Calls by op");
   html_ops(file, report->ops);
   html_close(file);
+  html_observed(file, report);
   html_timeline(file, report);
   write_bytes(file, report);
-  write_reasons(file, report);
+  html_open(file, "Why calls stayed plain");
+  html_reasons(file, report, report->ops);
+  html_close(file);
   html_top(file, report);
   html_differences(file, report);
   html_setup(file, report);

@@ -15,6 +15,12 @@ void html_close(FILE *file);
 /* The table of ops. */
 void html_ops(FILE *file, const struct report_op *ops);
 
+/* Bars of the reasons why calls of all these ops stay plain, with what to do. */
+void html_reasons(FILE *file, const struct report *report, const struct report_op *ops);
+
+void html_alarm(FILE *file, const struct report *report);
+void html_forecast(FILE *file, const struct report *report);
+void html_observed(FILE *file, const struct report *report);
 void html_timeline(FILE *file, const struct report *report);
 void html_top(FILE *file, struct report *report);
 void html_differences(FILE *file, const struct report *report);

@@ -153,11 +153,50 @@ static json_t *json_of_signatures(struct report *report)
   return signatures;
 }
 
+/* Of one kind of calls. */
+static json_t *json_of_would_be_plain(const struct report *report, const struct report_signature *signature)
+{
+  json_t *plain = json_object();
+
+  for (int reason = 0; reason < report->reason_count; reason++)
+    if (signature->would_be_plain[reason] > 0)
+      json_object_set_new(plain, report->reasons[reason], integer(signature->would_be_plain[reason]));
+  return plain;
+}
+
+static json_t *json_of_foreseen(const struct report *report, const struct report_signature *signature)
+{
+  const struct report_signature_key *key = &signature->key;
+
+  return json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:f}", "comm", cmd_json_path(key->comm),
+                   "op", policy_op_word((enum policy_op)key->op), "dtype", cmd_json_path(key->dtype), "redop",
+                   key->redop[0] ? cmd_json_path(key->redop) : json_null(), "count", integer(key->count), "bytes",
+                   integer(key->bytes), "capture", key->capture, "calls", integer(signature->calls), "window_calls",
+                   integer(signature->would[REPORT_WINDOW]), "staged_calls", integer(signature->would[REPORT_STAGED]),
+                   "plain", json_of_would_be_plain(report, signature), "estimated_gain_s",
+                   report_would_gain(report, signature));
+}
+
+/* null where nothing was foreseen. */
+static json_t *json_of_forecast(const struct report *report)
+{
+  json_t *calls;
+
+  if (report->foreseen == 0)
+    return json_null();
+  calls = json_array();
+  for (const struct report_signature *signature = report->signatures; signature; signature = signature->hh.next)
+    json_array_append_new(calls, json_of_foreseen(report, signature));
+  return json_pack("{s:o, s:o, s:o, s:o}", "ops", json_of_ops(report, report->forecast, true), "calls", calls,
+                   "unforeseen_calls", integer(report->unforeseen), "absent_ranks", integer(report->absent));
+}
+
 json_t *report_json(struct report *report)
 {
-  return json_pack("{s:i, s:i, s:I, s:b, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "files", report->files,
-                   "skipped_lines", (json_int_t)report->skipped, "cut_off", report->cut_off > 0, "ops",
-                   json_of_ops(report, report->ops, true), "communicators", json_of_comms(report), "differences",
+  return json_pack("{s:i, s:i, s:I, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "files", report->files,
+                   "skipped_lines", (json_int_t)report->skipped, "cut_off", report->cut_off > 0, "audit_only",
+                   report->audit_only, "ops", json_of_ops(report, report->ops, true), "forecast",
+                   json_of_forecast(report), "communicators", json_of_comms(report), "differences",
                    json_of_differences(report), "setup", json_of_setup(report), "signatures",
                    json_of_signatures(report));
 }

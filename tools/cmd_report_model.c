@@ -171,6 +171,7 @@ int report_add_comm(struct report *report, struct report_process *process, const
   report_get_count(record, "setup_ns", &ns);
   comm->child_ns += ns;
   process->child_ns += ns;
+  report_add_member(report, comm, process, record);
   return 0;
 }
 
@@ -343,22 +344,28 @@ static void note_place(struct report_signature *signature, const struct report_p
   signature->differ[signature->differ_count++] = place;
 }
 
-static void add_signature(struct report *report, const struct report_source *source, const json_t *record,
-                          uint64_t bytes, int reason)
+void report_note_rank(struct report_signature *signature, int reason, int rank)
+{
+  if (signature->plain[reason]++ == 0)
+    signature->rank_of[reason] = rank;
+  else if (signature->rank_of[reason] != rank)
+    signature->rank_of[reason] = REPORT_SEVERAL_RANKS;
+}
+
+static void add_signature(struct report *report, const struct report_source *source, struct report_comm *comm,
+                          const json_t *record, uint64_t bytes, int reason)
 {
   struct report_signature *signature = signature_of(report, source, record, bytes);
 
   if (!signature)
     return;
   signature->calls++;
+  report_add_foreseen(report, comm, source->process, signature, record);
   if (reason < 0) {
     signature->symmetric++;
     return;
   }
-  if (signature->plain[reason]++ == 0)
-    signature->rank_of[reason] = source->process->rank;
-  else if (signature->rank_of[reason] != source->process->rank)
-    signature->rank_of[reason] = REPORT_SEVERAL_RANKS;
+  report_note_rank(signature, reason, source->process->rank);
   if (strcmp(report->reasons[reason], "ranks_differ") == 0)
     note_place(signature, source->process, record);
 }
@@ -377,6 +384,7 @@ int report_add_call(struct report *report, struct report_process *process, const
   const char *word = report_get_string(record, "path"), *code = report_get_string(record, "reason");
   int path = word ? path_of(word) : -EINVAL, reason = 0;
   struct report_source *source;
+  struct report_comm *comm;
   uint64_t bytes, ns;
 
   if (path < 0 || report_get_count(record, "bytes", &bytes) < 0)
@@ -386,11 +394,12 @@ int report_add_call(struct report *report, struct report_process *process, const
   if (reason < 0)
     return -EINVAL;
   source = source_of(report, process, record);
-  if (!source || !comm_of(report, source->key.comm))
+  comm = source ? comm_of(report, source->key.comm) : NULL;
+  if (!comm)
     return -EINVAL;
   count_call(&source->seen, path, bytes, reason);
   count_observed(&source->seen.observed, report_get_string(record, "observed"), path != REPORT_PATHS);
-  add_signature(report, source, record, bytes, path == REPORT_PATHS ? reason : -1);
+  add_signature(report, source, comm, record, bytes, path == REPORT_PATHS ? reason : -1);
   report_timeline_add(&report->by_call, json_number_value(json_object_get(record, "time")), source->key.op, 1,
                       path != REPORT_PATHS);
   if (report_get_count(record, "host_ns", &ns) == 0) {
@@ -441,6 +450,19 @@ void report_finish(struct report *report)
     report_op_add(&comm->seen[source->key.op], &source->seen);
     comm->processes[source->key.op]++;
   }
+  report_forecast(report);
+}
+
+static void free_members(struct report *report)
+{
+  for (struct report_comm *comm = report->comms; comm; comm = comm->hh.next)
+    while (comm->members) {
+      struct report_member *member = comm->members;
+
+      comm->members = member->next;
+      free(member->calls);
+      free(member);
+    }
 }
 
 #define FREE_ALL(type, table)                                                                                          \
@@ -455,6 +477,7 @@ void report_finish(struct report *report)
 
 void report_free(struct report *report)
 {
+  free_members(report);
   FREE_ALL(report_signature, report->signatures);
   FREE_ALL(report_source, report->sources);
   FREE_ALL(report_comm, report->comms);

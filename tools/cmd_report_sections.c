@@ -1,9 +1,124 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sections of the report's page: over time, what would gain most, ranks, setting up, communicators. */
+/* Sections of the report's page: dry run, what NCCL did, over time, what would gain most, ranks, setting up,
+ * communicators. */
+#include <stdlib.h>
+
 #include "tools/cmd.h"
 #include "tools/cmd_report_html.h"
 
 enum { MAX_COMMS = 200, MAX_DIFFERENCES = 200 };
+
+static void write_kind(FILE *file, const struct report *report, const struct report_signature *signature)
+{
+  char name[192];
+
+  fprintf(file, "<tr><td>");
+  html_text(file, report_name(report, signature, name, sizeof(name)));
+  fprintf(file,
+          "</td><td class=\"n\">%llu</td><td class=\"n\">%llu</td><td class=\"n\">%llu</td><td class=\"n\">%.3g ms</td>"
+          "</tr>\n",
+          (unsigned long long)signature->calls, (unsigned long long)signature->would[REPORT_WINDOW],
+          (unsigned long long)signature->would[REPORT_STAGED], report_would_gain(report, signature) * 1e3);
+}
+
+static void write_kinds(FILE *file, const struct report *report)
+{
+  struct report_signature **sorted;
+  size_t count = report_would_go(report, &sorted);
+
+  if (count > 0) {
+    fprintf(file, "<h3>Calls that would go symmetric</h3>\n<div class=\"wide\"><table>\n<tr><th>kind</th>"
+                  "<th class=\"n\">calls</th><th class=\"n\">window</th><th class=\"n\">staged</th>"
+                  "<th class=\"n\">gain a rank (estimate)</th></tr>\n");
+    for (size_t i = 0; i < count && i < MAX_COMMS; i++)
+      write_kind(file, report, sorted[i]);
+    fprintf(file, "</table></div>\n");
+  }
+  if (count > MAX_COMMS)
+    fprintf(file, "<p class=\"note\">And %zu kinds more.</p>\n", count - MAX_COMMS);
+  free(sorted);
+}
+
+static void write_unforeseen(FILE *file, const struct report *report)
+{
+  if (report->unforeseen > 0)
+    fprintf(file,
+            "<p class=\"note\">Of %llu calls nothing is foreseen: not every rank's log has them, or there are too "
+            "many.</p>\n",
+            (unsigned long long)report->unforeseen);
+  if (report->absent > 0)
+    fprintf(file,
+            "<p class=\"note\">There is no log of %llu rank%s, taken to do as the others; ranks that are not under the "
+            "shim keep all calls plain.</p>\n",
+            (unsigned long long)report->absent, report->absent == 1 ? "" : "s");
+  fprintf(file, "<p class=\"note\">Ranks that come late, and device memory that runs short, cannot be foreseen.</p>\n");
+}
+
+void html_forecast(FILE *file, const struct report *report)
+{
+  if (!report->audit_only)
+    return;
+  html_open(file, "Dry run: what would become of these calls without SYMMSHIM=audit");
+  if (report->foreseen == 0) {
+    fprintf(file, "<p class=\"note\">Nothing is foreseen, since the logs have no single calls: leave <code>audit = "
+                  "summary</code> out of the policy.</p>\n");
+  } else {
+    html_ops(file, report->forecast);
+    html_reasons(file, report, report->forecast);
+    write_kinds(file, report);
+    write_unforeseen(file, report);
+  }
+  html_close(file);
+}
+
+static void write_observed(FILE *file, int op, const struct report_op *counts)
+{
+  const struct report_observed *observed = &counts->observed;
+
+  fprintf(file,
+          "<tr><td><code>%s</code></td><td class=\"n\">%llu</td><td class=\"n\">%llu</td><td class=\"n\">%llu</td>"
+          "<td class=\"n\">%llu</td><td class=\"n%s\">%llu</td></tr>\n",
+          policy_op_word((enum policy_op)op), (unsigned long long)report_symmetric_calls(counts),
+          (unsigned long long)observed->symmetric, (unsigned long long)observed->plain,
+          (unsigned long long)(counts->calls - observed->symmetric - observed->plain),
+          observed->mismatched > 0 ? " alarm" : "", (unsigned long long)observed->mismatched);
+}
+
+void html_observed(FILE *file, const struct report *report)
+{
+  bool any = false;
+
+  for (int op = 0; op < POLICY_OP_COUNT; op++) {
+    const struct report_observed *observed = &report->ops[op].observed;
+
+    if (observed->symmetric + observed->plain == 0)
+      continue;
+    if (!any) {
+      html_open(file, "What NCCL was seen to do");
+      fprintf(file, "<div class=\"wide\"><table>\n<tr><th>op</th><th class=\"n\">arranged</th>"
+                    "<th class=\"n\">seen symmetric</th><th class=\"n\">seen plain</th><th class=\"n\">not told</th>"
+                    "<th class=\"n\">mismatch</th></tr>\n");
+    }
+    any = true;
+    write_observed(file, op, &report->ops[op]);
+  }
+  if (!any)
+    return;
+  fprintf(file, "</table></div>\n");
+  html_close(file);
+}
+
+/* At the top of the page, since the other figures are wrong then. */
+void html_alarm(FILE *file, const struct report *report)
+{
+  for (int op = 0; op < POLICY_OP_COUNT; op++)
+    if (report->ops[op].observed.mismatched > 0)
+      fprintf(
+          file,
+          "<p class=\"alarm\" role=\"alert\"><b>MISMATCH:</b> %llu <code>%s</code> calls were put on windows, and NCCL "
+          "made them on plain kernels.</p>\n",
+          (unsigned long long)report->ops[op].observed.mismatched, policy_op_word((enum policy_op)op));
+}
 
 /* One slice of time as a column of full height: symmetric from below, plain above. */
 static void write_column(FILE *file, const struct report_timeline *timeline, int at, int op)

@@ -116,6 +116,73 @@ static void print_observed(const struct output *output)
             (unsigned long long)lost_lines(output->report));
 }
 
+static void print_would_go(const struct output *output, const struct report_signature *signature, int number)
+{
+  uint64_t window = signature->would[REPORT_WINDOW], staged = signature->would[REPORT_STAGED];
+  char name[192];
+
+  fprintf(output->file, "%2d  %s%s%s: %llu of %llu calls", number, output->bold,
+          report_name(output->report, signature, name, sizeof(name)), output->normal,
+          (unsigned long long)(window + staged), (unsigned long long)signature->calls);
+  if (staged > 0)
+    fprintf(output->file, ", %llu of them staged", (unsigned long long)staged);
+  fprintf(output->file, ", about %.3g ms a rank\n", report_would_gain(output->report, signature) * 1e3);
+}
+
+static void print_all_that_would_go(const struct output *output)
+{
+  struct report_signature **sorted;
+  size_t count = report_would_go(output->report, &sorted);
+
+  if (count > 0)
+    print_heading(output, "dry run: calls that would go symmetric (gain is an estimate)");
+  for (size_t i = 0; i < count && i < REPORT_TOP; i++)
+    print_would_go(output, sorted[i], (int)i + 1);
+  if (count > REPORT_TOP)
+    fprintf(output->file, "and %zu kinds more, of which --json has all\n", count - REPORT_TOP);
+  free(sorted);
+}
+
+/* Of what the logs cannot tell. */
+static void print_unforeseen(const struct output *output)
+{
+  const struct report *report = output->report;
+
+  if (report->unforeseen > 0)
+    fprintf(output->file, "  not foreseen: %llu calls, which not every rank's log has, or which are too many\n",
+            (unsigned long long)report->unforeseen);
+  if (report->absent > 0)
+    fprintf(
+        output->file,
+        "  there is no log of %llu rank%s, taken to do as the others: name all ranks' logs; ranks that are not under "
+        "the shim keep all calls plain\n",
+        (unsigned long long)report->absent, report->absent == 1 ? "" : "s");
+  fprintf(output->file, "  not foreseen: ranks that come late, and device memory that runs short\n");
+}
+
+/* What a real run would have made of calls that were only watched. */
+static void print_forecast(const struct output *output)
+{
+  const struct report *report = output->report;
+
+  if (!report->audit_only)
+    return;
+  print_heading(output, "dry run: what would become of these calls without SYMMSHIM=audit");
+  if (report->foreseen == 0) {
+    fprintf(output->file,
+            "  nothing is foreseen, since the logs have no single calls: leave `audit = summary` out of the "
+            "policy\n");
+    return;
+  }
+  for (int i = 0; i < POLICY_OP_COUNT; i++)
+    if (report->forecast[i].calls > 0) {
+      print_op(output, policy_op_word((enum policy_op)i), &report->forecast[i]);
+      print_reasons(output, &report->forecast[i]);
+    }
+  print_unforeseen(output);
+  print_all_that_would_go(output);
+}
+
 static void print_plain(const struct output *output)
 {
   for (int i = 0; i < POLICY_OP_COUNT; i++) {
@@ -244,6 +311,7 @@ void report_print_text(struct report *report, FILE *file)
     fprintf(file, "no calls\n");
     return;
   }
+  print_forecast(&output);
   print_observed(&output);
   print_plain(&output);
   print_comms(&output);

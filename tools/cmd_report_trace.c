@@ -123,15 +123,30 @@ static void add_slice(struct report_trace *trace, const struct report_process *p
                                round_ns(end > length ? end - length : 0), "dur", length, "args", arguments));
 }
 
+/* What the shim arranged and NCCL did not do: a mark that stands out of the whole process. */
+static void add_alarm(struct report_trace *trace, const struct report_process *process, const json_t *record,
+                      const char *op)
+{
+  double time = (json_number_value(json_object_get(record, "time")) - trace->base) * 1e6;
+
+  write_event(trace, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:f, s:s}", "ph", "i", "s", "p", "cat",
+                               "symmshim_mismatch", "name", op, "pid", number_of(trace, process), "tid", CALLS_TRACK,
+                               "ts", round_ns(time), "cname", "terrible"));
+}
+
 static void add_call(struct report_trace *trace, const struct report_process *process, const json_t *record)
 {
   const char *op = report_get_string(record, "op"), *path = report_get_string(record, "path");
-  const char *reason = report_get_string(record, "reason");
+  const char *reason = report_get_string(record, "reason"), *observed = report_get_string(record, "observed");
+  bool mismatched = path && strcmp(path, "plain") != 0 && observed && strcmp(observed, "plain") == 0;
   uint64_t ns = 0;
-  char name[96];
+  char name[128];
 
   report_get_count(record, "host_ns", &ns);
-  snprintf(name, sizeof(name), "%s %s%s%s", op ? op : "?", path ? path : "?", reason ? ": " : "", reason ? reason : "");
+  snprintf(name, sizeof(name), "%s %s%s%s%s%s%s", op ? op : "?", path ? path : "?", reason ? ": " : "",
+           reason ? reason : "", observed ? ", seen " : "", observed ? observed : "", mismatched ? ": MISMATCH" : "");
+  if (mismatched)
+    add_alarm(trace, process, record, name);
   add_slice(trace, process, record, name, "symmshim", CALLS_TRACK, ns);
 }
 

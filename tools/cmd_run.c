@@ -25,7 +25,7 @@ static void print_help(void)
          "Starts COMMAND with libsymmshim.so added to LD_PRELOAD.\n\n"
          "  --policy FILE   the policy; default: the file in force\n"
          "  --audit FILE    write the audit log there (%%h host, %%p process, %%r rank)\n"
-         "  --audit-only    watch and log, change nothing\n"
+         "  --audit-only    watch and log, change nothing: a dry run, for report\n"
          "  --off           load the shim switched off\n"
          "  --shim FILE     this libsymmshim.so, not the one of this tool\n"
          "  --help          print this\n\n"

@@ -15,6 +15,7 @@ import harness
 import cases_audit  # noqa: F401
 import cases_calls  # noqa: F401
 import cases_faults  # noqa: F401
+import cases_forecast  # noqa: F401
 import cases_graphs  # noqa: F401
 import cases_groups  # noqa: F401
 import cases_hostile  # noqa: F401

@@ -203,17 +203,28 @@ class Command(DoctorTest):
         return {one['check']: one for one in answer['checks']}, answer
 
     def test_demo(self):
-        policy = self.write('my.conf', '[shim]\nagree_us = 1000\naudit = summary\n[rule a]\nop = all_gather\npath = window\n')
+        text = '[shim]\nagree_us = 1000\naudit = summary\n[arena]\ncallers = %s\n[rule a]\nop = all_gather\npath = window\n'
+        policy = self.write('my.conf', text % '*')
         checks, answer = self.job(JOB, '--steps', '2', SYMMSHIM_POLICY=policy)
         self.assertIn('calls were seen in 2 processes', checks['job']['reason'])
         coverage = [one['reason'] for one in answer['checks'] if one['check'] == 'coverage']
-        self.assertEqual(coverage, ['all_gather: the policy would move all 32 calls',
-                                    'reduce_scatter: the policy would move 0 of 16 calls; most of the others stay plain '
+        self.assertEqual(coverage, ['all_gather: all 32 calls would go symmetric',
+                                    'reduce_scatter: 0 of 16 calls would go symmetric; most of the others stay plain '
                                     'by redop'])
         self.assertIn('every element right', self.done.stderr)
+        # and where the memory would not be the arena's
+        policy = self.write('my.conf', text % 'libc10_cuda.so')
+        checks, answer = self.job(JOB, '--steps', '2', SYMMSHIM_POLICY=policy)
+        self.assertEqual((checks['job']['answer'], checks['job']['reason']),
+                         ('no', "none of the command's calls would go symmetric"))
+        coverage = next(one for one in answer['checks'] if one['check'] == 'coverage')
+        self.assertIn('all_gather: 0 of 32 calls would go symmetric; most of the others stay plain by not_in_arena',
+                      coverage['reason'])
+        self.assertIn('callers', coverage['todo'])
 
     def test_long_ones_are_ended(self):
-        checks, _ = self.job(JOB, '--steps', '1000000', seconds=3)
+        policy = self.write('my.conf', '[arena]\ncallers = *\n[rule a]\nop = all_gather\npath = window\n')
+        checks, _ = self.job(JOB, '--steps', '1000000', seconds=3, SYMMSHIM_POLICY=policy)
         self.assertEqual(checks['job']['answer'], 'ok')
         self.job('sh', '-c', 'trap "echo was told >&2; exit" TERM; sleep 30 & wait', seconds=1)
         self.assertIn('was told', self.done.stderr)

@@ -48,6 +48,22 @@ def comm(rank=0, setup_ns=0, **members):
                                  'reason': None, 'setup_ns': setup_ns, **members})
 
 
+def watched(rank=0, seq=1, reason=None, path='window', segment=1, send=None, recv=None, **members):
+    """A call of an audit-only run; `send` and `recv` are obstacles on the path staged."""
+    forecast = {'path': 'plain' if reason else path, 'rewrite': None, 'reason': reason, 'send': send, 'recv': recv}
+    offset = members.pop('offset', 0)
+    place = {'segment': segment, 'offset': offset, 'bytes': members.pop('segment_bytes', 64 * MIB)}
+    return call(rank, seq, path='plain', reason='audit_only',
+                **{'forecast': forecast, 'send': place, 'recv': {**place, 'segment': segment + 1}, **members})
+
+
+def watching(rank=0, reason=None, compatibility='1' * 16, board='2' * 16, **members):
+    forecast = {'state': 'plain' if reason else 'ready', 'reason': reason, 'compatibility': compatibility, 'board': board,
+                'stage_max': 64 * MIB}
+    return line('start', rank, mode='audit', host='a') + \
+        comm(rank, **{'state': 'plain', 'reason': 'audit_only', 'forecast': forecast, **members})
+
+
 class Report(ToolTest):
     def report(self, *args):
         done = self.run_tool('report', '--json', *args)
@@ -93,7 +109,10 @@ class Report(ToolTest):
         op = self.report(path)['ops']['reduce_scatter']
         self.assertEqual(op['observed'], {'symmetric_calls': 7, 'plain_calls': 2, 'mismatched_calls': 1})
         self.assertEqual(op['plain_bytes'], {'policy': 32 * MIB})
-        text = self.run_tool('report', path).stdout
+        done = self.run_tool('report', path)
+        text = done.stdout
+        self.assertEqual(done.stderr, 'symmshim report: MISMATCH: 1 reduce_scatter calls were put on windows, and NCCL '
+                                      'made them on plain kernels\n')
         self.assertIn('8 calls arranged, 7 seen symmetric, 2 seen plain, 1 not told', text)
         self.assertIn('MISMATCH: 1 reduce_scatter calls', text)
         self.assertIn('3 lines of the logs could not be written', text)
@@ -433,6 +452,206 @@ class Page(ToolTest):
         self.expect(self.run_tool('report', '--html', 'absent/page', log), 2, out='reduce_scatter',
                     err='symmshim report: absent/page: cannot be written: No such file')
         self.expect(self.run_tool('report', '--html', '/dev/full', log), 2, out='reduce_scatter', err='/dev/full: cannot')
+
+
+class Observed(ToolTest):
+    """What NCCL was seen to do, in the forms for eyes."""
+
+    def write_all(self, text):
+        log = self.write('log', text)
+        self.assertEqual(self.run_tool('report', '--html', 'page.html', '--trace', 'trace', log).returncode, 0)
+        with open(os.path.join(self.folder, 'page.html'), encoding='utf-8') as file, \
+                open(os.path.join(self.folder, 'trace'), encoding='utf-8') as trace:
+            return file.read(), [event for event in json.load(trace)['traceEvents'] if event['ph'] != 'M']
+
+    def test_page_and_trace_have_it(self):
+        html, events = self.write_all(call(seq=1, observed='symmetric') + call(seq=2) +
+                                      call(seq=3, path='plain', reason='policy', observed='plain'))
+        self.assertIn('<h2>What NCCL was seen to do</h2>', html)
+        row = '</td><td class="n">'.join(['<tr><td><code>reduce_scatter</code>', '2', '1', '1', '1', '0</td></tr>'])
+        self.assertIn(row, html)
+        self.assertNotIn('MISMATCH', html)
+        self.assertEqual([event['name'] for event in events], [
+            'reduce_scatter window, seen symmetric', 'reduce_scatter window', 'reduce_scatter plain: policy, seen plain'])
+
+    def test_a_mismatch_is_loud(self):
+        html, events = self.write_all(call(seq=1, observed='plain') + call(seq=2, observed='symmetric'))
+        self.assertIn('<p class="alarm" role="alert"><b>MISMATCH:</b> 1 <code>reduce_scatter</code> calls', html)
+        self.assertLess(html.index('MISMATCH'), html.index('class="tiles"'))
+        self.assertIn('<td class="n alarm">1</td>', html)
+        name = 'reduce_scatter window, seen plain: MISMATCH'
+        self.assertEqual([(event['ph'], event['name']) for event in events], [
+            ('i', name), ('X', name), ('X', 'reduce_scatter window, seen symmetric')])
+        self.assertEqual((events[0]['s'], events[0]['cat']), ('p', 'symmshim_mismatch'))
+        self.assertAlmostEqual(events[0]['ts'], events[1]['ts'] + events[1]['dur'], places=2)
+
+    def test_nothing_where_nccl_was_not_asked(self):
+        html, events = self.write_all(call() + summary())
+        self.assertNotIn('was seen to do', html)
+        self.assertEqual([event['name'] for event in events], ['reduce_scatter window'])
+
+
+class Forecast(ToolTest):
+    """What the logs of an audit-only run say of a real one; tests/preload/cases_forecast.py has real logs."""
+
+    def forecast(self, *texts):
+        done = self.run_tool('report', '--json', *(self.write(f'log{i}', text) for i, text in enumerate(texts)))
+        self.assertEqual(done.returncode, 0, done)
+        return json.loads(done.stdout)['forecast']
+
+    def outcomes(self, *texts):
+        found = {}
+        for one in self.forecast(*texts)['calls']:
+            for key, number in {**one['plain'], 'window': one['window_calls'], 'staged': one['staged_calls']}.items():
+                found[key] = found.get(key, 0) + number
+        return {key: number for key, number in found.items() if number}
+
+    def ranks(self, *calls):
+        """A log for each rank: of each call a pair of members, or members for both."""
+        texts = [watching(rank) for rank in (0, 1)]
+        for i, members in enumerate(calls):
+            for rank in (0, 1):
+                one = members[rank] if isinstance(members, tuple) else members
+                texts[rank] += watched(rank, i + 1, **one) if one is not None else ''
+        return texts
+
+    def test_alike(self):
+        texts = self.ranks({}, {}, {'offset': 512})
+        self.assertEqual(self.outcomes(*texts), {'window': 6})
+        one = self.forecast(*texts)
+        self.assertEqual((one['unforeseen_calls'], one['absent_ranks']), (0, 0))
+        op = one['ops']['reduce_scatter']
+        self.assertEqual((op['calls'], op['symmetric_calls'], op['symmetric_bytes']), (6, 6, 96 * MIB))
+        self.assertEqual(op['paths']['window'], {'calls': 6, 'bytes': 96 * MIB})
+        kind = one['calls'][0]
+        self.assertEqual((kind['op'], kind['dtype'], kind['redop'], kind['count'], kind['bytes'], kind['capture']),
+                         ('reduce_scatter', 'bf16', 'avg', 4 * MIB, 16 * MIB, False))
+
+    def test_other_numbers_of_segments_are_the_same_windows(self):
+        self.assertEqual(self.outcomes(*self.ranks(({'segment': 1}, {'segment': 7}), ({'segment': 1}, {'segment': 7}))),
+                         {'window': 4})
+
+    def test_differing(self):
+        self.assertEqual(self.outcomes(*self.ranks({}, ({}, {'offset': 512}), {})), {'window': 4, 'ranks_differ': 2})
+        self.assertEqual(self.outcomes(*self.ranks(({}, {'segment_bytes': 32 * MIB}))), {'ranks_differ': 2})
+        self.assertEqual(self.outcomes(*self.ranks({}, {'segment': 5}, ({}, {'segment': 5}))),
+                         {'window': 4, 'ranks_differ': 2})
+
+    def test_one_declines(self):
+        self.assertEqual(self.outcomes(*self.ranks(({}, {'reason': 'not_in_arena'}))),
+                         {'peer_declined': 1, 'not_in_arena': 1})
+
+    def test_all_have_a_reason_of_their_own(self):
+        self.assertEqual(self.outcomes(*self.ranks({'reason': 'policy'}, {'reason': 'in_group'})),
+                         {'policy': 2, 'in_group': 2})
+
+    def test_captured(self):
+        """Once there is a window it can be used in a capture; before, it cannot be made."""
+        self.assertEqual(self.outcomes(*self.ranks({'capture': True}, {}, {'capture': True})),
+                         {'capturing': 2, 'window': 4})
+
+    def test_slots(self):
+        self.assertEqual(self.outcomes(*self.ranks(({'path': 'staged'}, {'path': 'staged', 'offset': 512}))),
+                         {'staged': 2})
+        # two of 64 MiB are more than stage_max
+        large = {'path': 'staged', 'bytes': 48 * MIB}
+        self.assertEqual(self.outcomes(*self.ranks((large, {**large, 'offset': 512}))), {'no_slot': 2})
+        self.assertEqual(self.outcomes(*self.ranks(({'path': 'staged'}, {}))), {'ranks_differ': 2})
+        self.assertEqual(self.outcomes(*self.ranks(({'path': 'staged'}, {'path': 'staged', 'send': 'not_in_arena'}))),
+                         {'staged': 2})
+
+    def test_an_output_that_one_rank_copies(self):
+        """A reduce-scatter's, out of a slot; which has to be there."""
+        slot, own = ({'path': 'staged'}, {'path': 'staged', 'offset': 512}), {'path': 'staged', 'recv': 'not_in_arena'}
+        self.assertEqual(self.outcomes(*self.ranks({'path': 'staged'}, slot, (own, {'path': 'staged'}))),
+                         {'window': 4, 'staged': 2})
+        self.assertEqual(self.outcomes(*self.ranks({'path': 'staged'}, (own, {'path': 'staged'}))),
+                         {'window': 2, 'staged': 2})
+
+    def test_as_many_windows_as_there_may_be(self):
+        calls = [{'segment': 3 + i, 'recv': None} for i in range(1030)]
+        found = self.outcomes(*self.ranks(*calls))
+        self.assertEqual(set(found), {'window', 'no_window_room'})
+        self.assertEqual(found['window'], 2 * 1022)
+
+    def test_communicators_that_cannot_agree(self):
+        for other, reasons in (({'compatibility': '3' * 16}, {'shim_differs': 2}), ({'board': '3' * 16},
+                               {'missing_ranks': 2})):
+            self.assertEqual(self.outcomes(watching(0) + watched(0), watching(1, **other) + watched(1)), reasons)
+        self.assertEqual(self.outcomes(watching(0) + watched(0), watching(1, reason='grown') + watched(1, reason='grown')),
+                         {'missing_ranks': 1, 'grown': 1})
+        twice = watching(0) + comm(0, comm_rank=1, forecast=json.loads(watching(0).splitlines()[1])['forecast'])
+        self.assertEqual(self.outcomes(twice + watched(0) + watched(0)), {'same_process': 2})
+
+    def test_communicators_without_identity_are_not_compared(self):
+        nobody = {'comm': '0' * 16}
+        self.assertEqual(self.outcomes(watching(0, reason='unknown_comm', **nobody) +
+                                       watched(0, seq=1, reason='unknown_comm', **nobody),
+                                       watched(1, seq=5, reason='unknown_comm', **nobody)), {'unknown_comm': 2})
+
+    def test_calls_that_a_log_lacks(self):
+        texts = self.ranks({}, ({}, None), {})
+        self.assertEqual(self.outcomes(*texts), {'window': 4})
+        self.assertEqual(self.forecast(*texts)['unforeseen_calls'], 1)
+        self.assertIn('not foreseen: 1 calls, which not every', self.run_tool('report', 'log0', 'log1').stdout)
+        # which are not said to be plain for a reason, either
+        signatures = json.loads(self.run_tool('report', '--json', 'log0', 'log1').stdout)['signatures']
+        self.assertEqual([(one['reason'], one['plain_calls']) for one in signatures], [('audit_only', 1)])
+
+    def test_a_log_that_is_missing(self):
+        texts = self.ranks({})
+        self.assertEqual(self.forecast(texts[1])['absent_ranks'], 1)
+        self.assertIn('there is no log of 1 rank, taken to do as the others', self.run_tool('report', 'log0').stdout)
+
+    def test_too_many_calls(self):
+        texts = [watching() + ''.join(watched(seq=i + 1) for i in range(65540))]
+        one = self.forecast(*texts)
+        self.assertEqual((one['ops']['reduce_scatter']['calls'], one['unforeseen_calls']), (65536, 4))
+
+    def test_without_single_calls(self):
+        path = self.write('log', line('start', mode='audit', host='a') + summary(window=0, plain={'audit_only': 10}))
+        self.assertIsNone(json.loads(self.run_tool('report', '--json', path).stdout)['forecast'])
+        self.assertIn('nothing is foreseen, since the logs have no single calls', self.run_tool('report', path).stdout)
+
+    def test_real_runs_have_none(self):
+        path = self.write('log', call(forecast=None) + summary())
+        self.assertIsNone(json.loads(self.run_tool('report', '--json', path).stdout)['forecast'])
+        self.assertNotIn('dry run', self.run_tool('report', path).stdout)
+
+    def test_malformed(self):
+        """Numbers that make no sense, and words that are none."""
+        for forecast in ({}, [], 'window', {'path': 7}, {'reason': ''}, {'path': 'x', 'send': 'y' * 99}):
+            self.forecast(watching() + watched(forecast=forecast) + watched(seq=0) + watched(seq=-1) +
+                          watched(seq=9) + watched(seq=2) + watched(seq=2))
+
+    def test_for_people(self):
+        texts = self.ranks({}, {}, ({}, {'offset': 4096}))
+        paths = [self.write(f'log{i}', text) for i, text in enumerate(texts)]
+        done = self.run_tool('report', '--html', 'page.html', *paths)
+        text = done.stdout
+        self.assertIn('dry run: what would become of these calls without SYMMSHIM=audit', text)
+        self.assertRegex(text, r'(?m)^reduce_scatter +6 +96 MiB +4 +66\.7 % +64 MiB\n  ranks_differ +2 +33\.3 %$')
+        self.assertRegex(text, r'(?m)^ 1  reduce_scatter avg bf16, 16 MiB: 4 of 6 calls, about \S+ ms a rank$')
+        self.assertIn("at call 3 rank 1's buffer lies 4 KiB behind rank 0's", ' '.join(text.split()))
+        with open(os.path.join(self.folder, 'page.html'), encoding='utf-8') as file:
+            html = file.read()
+        self.assertIn('<h2>Dry run: what would become of these calls without SYMMSHIM=audit</h2>', html)
+        self.assertIn('<b>66.7 %</b><span>would go symmetric', html)
+        self.assertIn('<tr><td>reduce_scatter avg bf16, 16 MiB</td><td class="n">6</td><td class="n">4</td>', html)
+        if html5lib:
+            html5lib.HTMLParser(strict=True).parse(html)
+
+    def test_what_is_required_is_what_was_done(self):
+        texts = self.ranks({})
+        paths = [self.write(f'log{i}', text) for i, text in enumerate(texts)]
+        self.assertEqual(self.run_tool('report', '--require', '1', *paths).returncode, 1)
+
+    def test_a_log_that_was_put_aside(self):
+        """Two files of one rank: the ranks are still two."""
+        texts = self.ranks({}, {})
+        halves = [text.splitlines(keepends=True) for text in texts]
+        self.assertEqual(self.outcomes(*(''.join(lines[:3]) for lines in halves), *(lines[3] for lines in halves)),
+                         {'window': 4})
 
 
 class Trace(ToolTest):
