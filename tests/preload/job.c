@@ -128,9 +128,9 @@ static void start_watch(const struct options *options, ncclComm_t comm)
   static struct watched watched;
   pthread_t thread;
 
-  watched = (struct watched){comm, options->abort_ms};
-  if (options->abort_ms == 0)
+  if (options->abort_ms == 0) /* twins come here both at once */
     return;
+  watched = (struct watched){comm, options->abort_ms};
   if (pthread_create(&thread, NULL, watch, &watched) != 0)
     job_fail("no thread");
   pthread_detach(thread);
