@@ -232,14 +232,14 @@ void html_differences(FILE *file, const struct report *report)
 {
   struct differences differences = {.file = file};
 
-  html_open(file, "Where ranks differ");
+  html_open(file, "Counts that differ between ranks");
   report_differences(report, write_difference, &differences);
   if (differences.count > 0)
     fprintf(file, "</table></div>\n");
   if (differences.count > MAX_DIFFERENCES)
     fprintf(file, "<p class=\"note\">And %d more.</p>\n", differences.count - MAX_DIFFERENCES);
   if (differences.count == 0)
-    fprintf(file, "<p class=\"note\">Nowhere.</p>\n");
+    fprintf(file, "<p class=\"note\">None: every rank made the same calls, and each went the same way on all of them.</p>\n");
   html_close(file);
 }
 

@@ -244,7 +244,7 @@ static void print_difference(void *data, const struct report_difference *differe
   struct output *output = data;
 
   if (output->differences++ == 0)
-    print_heading(output, "where ranks differ");
+    print_heading(output, "counts that differ between ranks");
   if (output->differences > MAX_DIFFERENCES)
     return;
   fprintf(output->file, "  %s %-14s %-16s %llu on rank %d, %llu on rank %d\n", difference->comm,

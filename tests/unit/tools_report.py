@@ -248,7 +248,7 @@ class Depth(ToolTest):
         found = {one['what']: (one['most'], one['least']) for one in answer['differences']}
         self.assertEqual(found, {'peer_declined': ({'rank': 0, 'calls': 2}, {'rank': 1, 'calls': 0}),
                                  'not_in_arena': ({'rank': 1, 'calls': 2}, {'rank': 0, 'calls': 0})})
-        self.assertRegex(self.text, 'where ranks differ\n.* not_in_arena +2 on rank 1, 0 on rank 0|not_in_arena +2 on rank 1')
+        self.assertRegex(self.text, 'counts that differ between ranks\n.* not_in_arena +2 on rank 1, 0 on rank 0|not_in_arena +2 on rank 1')
         self.assertEqual(self.report(summary(), summary(1))['differences'], [])
         found = self.report(summary(calls=10), summary(1, calls=9, window=9))['differences']
         self.assertEqual([one['what'] for one in found], ['calls', 'symmetric'])
@@ -404,7 +404,7 @@ class Page(ToolTest):
     def test_has_what_it_must(self):
         html = self.page(self.job())
         for heading in ('Calls by op', 'Coverage over time', 'Bytes by path', 'Why calls stayed plain', 'Setting up',
-                        'What would gain most', 'Where ranks differ', 'Communicators'):
+                        'What would gain most', 'Counts that differ between ranks', 'Communicators'):
             self.assertIn(f'<h2>{heading}</h2>', html)
         self.assertIn('<b>75.4 %</b><span>of all calls went symmetric', html)
         self.assertIn('<td class="n">150</td>', html)
