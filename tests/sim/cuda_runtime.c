@@ -6,9 +6,6 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tests/sim/control.h"
 #include "tests/sim/engine.h"
@@ -135,21 +132,19 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
   return RUNTIME(cudaMemGetInfo, engine->memory_info(engine->context_device(), free, total), "%s", "");
 }
 
-/* The handle is of no use but to be looked at: no process opens another's plain memory here. */
-static cudaError_t ipc_handle(cudaIpcMemHandle_t *handle, void *ptr)
-{
-  struct sim_memory memory;
-  if (!engine->memory_find(ptr, &memory) || memory.kind != SIM_MEMORY_PLAIN)
-    return cudaErrorInvalidValue;
-  memset(handle, 0, sizeof(*handle));
-  snprintf(handle->reserved, sizeof(handle->reserved), "sim:%d:%zx:%zx", (int)getpid(), (size_t)memory.base,
-           memory.size);
-  return cudaSuccess;
-}
-
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr)
 {
-  return RUNTIME(cudaIpcGetMemHandle, ipc_handle(handle, ptr), "%p", ptr);
+  return RUNTIME(cudaIpcGetMemHandle, SAFE(engine->ipc_export(ptr, handle)), "%p", ptr);
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **ptr, cudaIpcMemHandle_t handle, unsigned int flags)
+{
+  return RUNTIME(cudaIpcOpenMemHandle, SAFE(engine->ipc_open(ptr, &handle, flags)), "flags=%u", flags);
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *ptr)
+{
+  return RUNTIME(cudaIpcCloseMemHandle, SAFE(engine->ipc_close(ptr)), "%p", ptr);
 }
 
 static cudaError_t pointer_attributes(struct cudaPointerAttributes *attributes, const void *ptr)

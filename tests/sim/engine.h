@@ -24,7 +24,7 @@ struct sim_work {
   void *arg;
 };
 
-enum sim_memory_kind { SIM_MEMORY_NONE, SIM_MEMORY_PLAIN, SIM_MEMORY_MAPPED, SIM_MEMORY_HOST };
+enum sim_memory_kind { SIM_MEMORY_NONE, SIM_MEMORY_PLAIN, SIM_MEMORY_MAPPED, SIM_MEMORY_HOST, SIM_MEMORY_IPC };
 
 /* One allocation or one mapping. */
 struct sim_memory {
@@ -34,6 +34,7 @@ struct sim_memory {
   int device;
   unsigned int access;                 /* mapped memory: a bit for each device that may use it */
   CUmemGenericAllocationHandle handle; /* mapped memory */
+  int file;                            /* plain memory that was exported: its descriptor plus 1, else 0 */
 };
 
 /* What a stream's capture is; all but the status and the id only where it is active. */
@@ -64,6 +65,10 @@ struct sim_capture_info {
   X(bool, memory_find, (const void *ptr, struct sim_memory *found))                                                    \
   X(bool, memory_find_from, (const void *ptr, struct sim_memory *found)) /* the first that ends after ptr */           \
   X(CUresult, memory_copy_check, (const void *dst, const void *src, size_t count))                                     \
+  /* ipc.c */                                                                                                          \
+  X(CUresult, ipc_export, (const void *ptr, cudaIpcMemHandle_t *handle))                                               \
+  X(CUresult, ipc_open, (void **ptr, const cudaIpcMemHandle_t *handle, unsigned int flags))                            \
+  X(CUresult, ipc_close, (void *ptr))                                                                                  \
   /* vmm.c */                                                                                                          \
   X(CUresult, vmm_reserve, (uintptr_t * base, size_t size, size_t alignment, uintptr_t hint))                          \
   X(CUresult, vmm_unreserve, (uintptr_t base, size_t size))                                                            \

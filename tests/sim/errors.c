@@ -14,6 +14,7 @@ static const struct {
     {CUDA_ERROR_INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_IMAGE, "cudaErrorInvalidKernelImage", "device kernel image is invalid"},
     {CUDA_ERROR_INVALID_CONTEXT, "cudaErrorDeviceUninitialized", "invalid device context"},
+    {CUDA_ERROR_MAP_FAILED, "cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"},
     {CUDA_ERROR_INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {CUDA_ERROR_ILLEGAL_STATE, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {CUDA_ERROR_NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},

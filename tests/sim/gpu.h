@@ -175,7 +175,7 @@ bool gpu_context_is_active(int device);
 CUresult gpu_context_push(CUcontext context);
 CUresult gpu_context_pop(CUcontext *context);
 
-/* memory.c for vmm.c; takes memory.c's lock itself where it does not say otherwise. */
+/* memory.c for vmm.c and ipc.c; takes memory.c's lock itself where it does not say otherwise. */
 void gpu_memory_lock(void);
 void gpu_memory_unlock(void);
 size_t gpu_memory_total(void);
@@ -186,5 +186,8 @@ struct sim_memory *gpu_memory_at(uintptr_t ptr);      /* locked */
 struct sim_memory *gpu_memory_next(uintptr_t ptr);    /* locked: the first that ends after ptr */
 void gpu_memory_insert(const struct sim_memory *new); /* locked */
 void gpu_memory_remove(uintptr_t base);               /* locked */
+int gpu_memory_share(uintptr_t base); /* locked: moves plain memory into a file; its descriptor, or -1 */
+void *gpu_memory_map_file(int fd, int device, size_t size); /* locked: another process's; NULL if it cannot be */
+void gpu_memory_unmap_file(uintptr_t base);                 /* locked */
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The map of memory: which address belongs to which allocation or mapping, and how much of each device's memory
- * is in use. Also cudaMalloc's kind of memory: a private anonymous mapping with a page behind it that faults.
+ * is in use. Also cudaMalloc's kind of memory: a private anonymous mapping (a
+ * shared one of a file once it was exported) with a page behind it that faults.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/sim/gpu.h"
 
@@ -133,6 +135,8 @@ static CUresult memory_map(int device, size_t size, enum sim_memory_kind kind, v
 
 static void memory_unmap(struct sim_memory memory)
 {
+  if (memory.file > 0)
+    close(memory.file - 1);
   gpu_memory_remove(memory.base);
   munmap((void *)memory.base, page_round(memory.size) + PAGE);
 }
@@ -165,6 +169,55 @@ CUresult gpu_memory_free(void *ptr)
   gpu_memory_give(memory.device, memory.size);
   gpu_memory_unlock();
   return CUDA_SUCCESS;
+}
+
+/* A file with the memory's bytes, mapped in their place; -1 when that cannot be. */
+static int file_of(const struct sim_memory *memory)
+{
+  size_t size = page_round(memory->size);
+  int fd = memfd_create("sim-ipc", MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, (off_t)size) == 0) {
+    void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (copy != MAP_FAILED) {
+      memcpy(copy, (const void *)memory->base, memory->size);
+      munmap(copy, size);
+      if (mmap((void *)memory->base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) {
+        madvise((void *)memory->base, size, MADV_DONTFORK);
+        return fd;
+      }
+    }
+  }
+  if (fd >= 0)
+    close(fd);
+  return -1;
+}
+
+int gpu_memory_share(uintptr_t base)
+{
+  struct sim_memory *memory = gpu_memory_at(base);
+  if (memory->file == 0)
+    memory->file = file_of(memory) + 1;
+  return memory->file - 1;
+}
+
+void *gpu_memory_map_file(int fd, int device, size_t size)
+{
+  char *base = mmap(NULL, page_round(size) + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED)
+    return NULL;
+  if (mmap(base, page_round(size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    munmap(base, page_round(size) + PAGE);
+    return NULL;
+  }
+  madvise(base, page_round(size), MADV_DONTFORK);
+  gpu_memory_insert(
+      &(struct sim_memory){.base = (uintptr_t)base, .size = size, .kind = SIM_MEMORY_IPC, .device = device});
+  return base;
+}
+
+void gpu_memory_unmap_file(uintptr_t base)
+{
+  memory_unmap(*gpu_memory_at(base));
 }
 
 CUresult gpu_memory_host_alloc(size_t size, void **ptr)

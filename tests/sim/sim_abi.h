@@ -12,6 +12,7 @@
 /* Macros, so that shim/abi may come to declare the same names as enumerators. */
 #define cudaErrorInvalidDevice 101
 #define cudaErrorDeviceUninitialized 201
+#define cudaErrorMapBufferObjectFailed 205
 #define cudaErrorInvalidResourceHandle 400
 #define cudaErrorNotReady 600
 #define cudaErrorPeerAccessNotEnabled 705
@@ -27,6 +28,7 @@
 #define CUDA_ERROR_INVALID_IMAGE 200
 #define CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED 704
 #define CUDA_ERROR_PEER_ACCESS_NOT_ENABLED 705
+#define CUDA_ERROR_MAP_FAILED 205
 #define CUDA_ERROR_INVALID_HANDLE 400
 #define CUDA_ERROR_ILLEGAL_STATE 401
 #define CUDA_ERROR_NOT_FOUND 500
@@ -50,6 +52,7 @@
 #define CU_USER_OBJECT_NO_DESTRUCTOR_SYNC 1
 #define CU_GRAPH_USER_OBJECT_MOVE 1
 #define CU_MEM_ACCESS_FLAGS_PROT_READ 1
+#define CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS 1
 #define CU_POINTER_ATTRIBUTE_CONTEXT 1
 #define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
 #define CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE 13
@@ -100,6 +103,8 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags);
 cudaError_t cudaDeviceDisablePeerAccess(int peer);
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr);
+cudaError_t cudaIpcOpenMemHandle(void **ptr, cudaIpcMemHandle_t handle, unsigned int flags);
+cudaError_t cudaIpcCloseMemHandle(void *ptr);
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *ptr);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);

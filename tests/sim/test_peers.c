@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one rank's doing is to the others: memory that it keeps from them, and its going while they wait. */
+/* What one rank's doing is to the others: memory that it keeps from them or shares, and its going while they wait. */
 #include "tests/sim/check.h"
 
+#include <stdbool.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -215,6 +216,69 @@ static void work_lost(void)
   CHECK_OK(cudaStreamSynchronize(job.stream));
 }
 
+/* Rank 0's handle, through a file that rank 1 reads. */
+static cudaIpcMemHandle_t handle_pass(void *memory)
+{
+  char path[512];
+  cudaIpcMemHandle_t handle;
+  snprintf(path, sizeof(path), "%s/handle", getenv("SIM_RUN_DIR"));
+  if (memory) {
+    FILE *file = fopen(path, "w");
+    CHECK_OK(cudaIpcGetMemHandle(&handle, memory));
+    CHECK_IS(fwrite(&handle, sizeof(handle), 1, file), 1);
+    fclose(file);
+  }
+  sim_bootstrap_barrier("written");
+  if (!memory) {
+    FILE *file = fopen(path, "r");
+    CHECK_IS(fread(&handle, sizeof(handle), 1, file), 1);
+    fclose(file);
+  }
+  return handle;
+}
+
+static int byte_of(const void *ptr)
+{
+  unsigned char byte;
+  CHECK_OK(cudaMemcpy(&byte, ptr, 1, 2));
+  return byte;
+}
+
+/* Plain memory is one in both processes, from its first export on, with what was in it before. */
+static void ipc_plain(void)
+{
+  bool owner = sim_bootstrap_rank() == 0;
+  char *memory = NULL;
+  void *again;
+  CHECK_OK(cudaMalloc((void **)&memory, MIB + 1));
+  CHECK_OK(cudaMemset(memory, 5, MIB + 1));
+  cudaIpcMemHandle_t handle = handle_pass(owner ? memory + 512 : NULL);
+  if (owner) {
+    CHECK_IS(cudaIpcOpenMemHandle(&again, handle, 1), cudaErrorDeviceUninitialized);
+  } else {
+    CHECK_IS(cudaIpcOpenMemHandle(&again, handle, 0), cudaErrorInvalidValue);
+    CHECK_OK(cudaIpcOpenMemHandle((void **)&memory, handle, 1));
+    CHECK_OK(cudaIpcOpenMemHandle(&again, handle, 1));
+    CHECK(again == memory);
+    CHECK_IS(byte_of(memory + MIB), 5);
+    CHECK_OK(cudaMemset(memory, 6, MIB + 1));
+    CHECK_IS(cudaFree(memory), cudaErrorInvalidValue);
+    CHECK_IS(cudaIpcGetMemHandle(&handle, memory), cudaErrorInvalidValue);
+    CHECK_OK(cudaIpcCloseMemHandle(memory));
+    CHECK_IS(byte_of(memory), 6);
+    CHECK_OK(cudaIpcCloseMemHandle(memory));
+    CHECK_IS(cudaIpcCloseMemHandle(memory), cudaErrorInvalidValue);
+  }
+  sim_bootstrap_barrier("closed");
+  if (owner) {
+    CHECK_IS(byte_of(memory + MIB), 6);
+    CHECK_OK(cudaFree(memory));
+  }
+  sim_bootstrap_barrier("freed");
+  if (!owner)
+    CHECK_IS(cudaIpcOpenMemHandle(&again, handle, 1), cudaErrorInvalidResourceHandle);
+}
+
 int main(int argc, char **argv)
 {
   static const struct scenario scenarios[] = {
@@ -229,6 +293,7 @@ int main(int argc, char **argv)
       {"register-aborted", register_aborted},
       {"register-late", register_late},
       {"work-lost", work_lost},
+      {"ipc", ipc_plain},
   };
   return scenario_main(argc, argv, scenarios, sizeof(scenarios) / sizeof(scenarios[0]));
 }
