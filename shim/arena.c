@@ -33,6 +33,7 @@ static uint64_t peers_of[MAX_DEVICES]; /* devices that may access a device's mem
 static struct segment *segments;       /* MAX_SEGMENTS of them */
 static uint32_t segments_used;         /* entries that were ever taken */
 static uint64_t last_id;
+static bool used; /* memory was given out, or was to be; read without a lock */
 
 static void *map_table(size_t bytes)
 {
@@ -203,7 +204,7 @@ static struct segment *take_segment(struct range *range, int device, size_t size
   if (i == segments_used)
     segments_used++;
   segments[i] = (struct segment){.id = next_id, .base = base, .size = size, .device = device};
-  __atomic_store_n(&last_id, next_id, __ATOMIC_RELAXED);
+  last_id = next_id;
   range->used += size;
   *ret_owner = i + 1;
   return &segments[i];
@@ -213,7 +214,7 @@ static void forget_segment(struct range *range, struct segment *segment)
 {
   pthread_mutex_lock(&lock);
   set_owner(range, segment, 0);
-  range->used -= segment->size;
+  range->used -= segment->imported ? 0 : segment->size;
   memset(segment, 0, sizeof(*segment));
   pthread_mutex_unlock(&lock);
 }
@@ -229,15 +230,11 @@ static CUresult set_access(const struct driver *driver, const struct segment *se
   return driver->cuMemSetAccess(segment->base, segment->size, access, count);
 }
 
-/* Puts memory behind a segment's addresses. On failure nothing is left behind. */
-static CUresult back_segment(const struct driver *driver, struct range *range, struct segment *segment,
-                             uint64_t devices)
+/* Puts its memory behind a segment's addresses. On failure the memory is let go of, and nothing is left behind. */
+static CUresult map_segment(const struct driver *driver, struct segment *segment, uint64_t devices)
 {
-  CUresult result = driver->cuMemCreate(&segment->handle, segment->size, &range->prop, 0);
+  CUresult result = driver->cuMemMap(segment->base, segment->size, 0, segment->handle, 0);
 
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = driver->cuMemMap(segment->base, segment->size, 0, segment->handle, 0);
   if (result == CUDA_SUCCESS) {
     result = set_access(driver, segment, devices);
     if (result == CUDA_SUCCESS)
@@ -246,6 +243,14 @@ static CUresult back_segment(const struct driver *driver, struct range *range, s
   }
   driver->cuMemRelease(segment->handle);
   return result;
+}
+
+static CUresult back_segment(const struct driver *driver, struct range *range, struct segment *segment,
+                             uint64_t devices)
+{
+  CUresult result = driver->cuMemCreate(&segment->handle, segment->size, &range->prop, 0);
+
+  return result == CUDA_SUCCESS ? map_segment(driver, segment, devices) : result;
 }
 
 static void unback_segment(const struct driver *driver, const struct segment *segment)
@@ -285,6 +290,7 @@ static struct segment *unpark(int device, size_t size)
   }
   if (found) {
     __atomic_store_n(&found->parked, false, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&found->lives, 1, __ATOMIC_RELAXED);
     ranges[device].parked -= found->size;
   }
   pthread_mutex_unlock(&lock);
@@ -321,6 +327,7 @@ int arena_alloc(void **ptr, size_t size, size_t max_bytes, enum arena_kind kind)
   if (segment) {
     /* From here on nobody else takes the addresses; arena_find() sees them when the memory is there. */
     devices = __atomic_load_n(&peers_of[device], __ATOMIC_ACQUIRE) | 1ULL << device;
+    __atomic_store_n(&used, true, __ATOMIC_RELAXED);
     set_owner(range, segment, owner);
   }
   pthread_mutex_unlock(&lock);
@@ -332,6 +339,9 @@ int arena_alloc(void **ptr, size_t size, size_t max_bytes, enum arena_kind kind)
     forget_segment(range, segment);
     return result == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : -EIO;
   }
+  pthread_mutex_lock(&lock);
+  segment->backed = true;
+  pthread_mutex_unlock(&lock);
   /* A peer that was granted access meanwhile did not see this segment, or saw it without memory. */
   peers = __atomic_load_n(&peers_of[device], __ATOMIC_ACQUIRE);
   if (peers & ~devices)
@@ -340,7 +350,8 @@ int arena_alloc(void **ptr, size_t size, size_t max_bytes, enum arena_kind kind)
   return 0;
 }
 
-struct segment *arena_find(const void *ptr)
+/* Whatever has an address, parked and imported ones too. */
+static struct segment *segment_at(const void *ptr)
 {
   uintptr_t address = (uintptr_t)ptr;
 
@@ -350,11 +361,16 @@ struct segment *arena_find(const void *ptr)
     if (__atomic_load_n(&range->state, __ATOMIC_ACQUIRE) <= 0 || address - range->base >= range->size)
       continue;
     owner = __atomic_load_n(owner_of(range, address), __ATOMIC_ACQUIRE); /* pairs with set_owner() */
-    if (owner == 0 || __atomic_load_n(&segments[owner - 1].parked, __ATOMIC_RELAXED))
-      return NULL;
-    return &segments[owner - 1];
+    return owner == 0 ? NULL : &segments[owner - 1];
   }
   return NULL;
+}
+
+struct segment *arena_find(const void *ptr)
+{
+  struct segment *segment = segment_at(ptr);
+
+  return segment && !segment->imported && !__atomic_load_n(&segment->parked, __ATOMIC_RELAXED) ? segment : NULL;
 }
 
 /* Parks a segment if a window holds it. False: the caller gives the memory back. */
@@ -467,7 +483,124 @@ void arena_grant(int owner, int accessor)
   }
 }
 
+/* Pins the live segment of an id, so that it is there until it is unpinned; NULL if there is none. */
+static struct segment *pin_live(uint64_t id, uint32_t lives)
+{
+  struct segment *found = NULL;
+
+  pthread_mutex_lock(&lock);
+  for (uint32_t i = 0; i < segments_used && !found; i++)
+    if (segments[i].id == id && segments[i].lives == lives && segments[i].backed && !segments[i].parked)
+      found = &segments[i];
+  if (found)
+    found->windows++;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+int arena_export(uint64_t id, uint32_t lives)
+{
+  const struct driver *driver = real_driver();
+  struct segment *segment = id != 0 && driver ? pin_live(id, lives) : NULL;
+  int fd = -1;
+  CUresult result;
+
+  if (!segment)
+    return -ESTALE;
+  result = driver->cuMemExportToShareableHandle(&fd, segment->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  /* If the job has freed it meanwhile its memory goes here. */
+  arena_unpin(segment);
+  if (result == CUDA_SUCCESS)
+    return fd;
+  log_info("a segment's descriptor is not to be had: error %u", result);
+  return -EIO;
+}
+
+/* Addresses for another process's memory: they count against no cap, since the memory is not ours. */
+static struct segment *take_import(struct range *range, size_t size)
+{
+  struct segment *segment;
+  uint32_t owner;
+
+  pthread_mutex_lock(&lock);
+  segment = take_segment(range, range->prop.location.id, size, &owner);
+  if (segment) {
+    segment->imported = true;
+    range->used -= size;
+    set_owner(range, segment, owner);
+  }
+  pthread_mutex_unlock(&lock);
+  return segment;
+}
+
+/* The device on which an allocation lies, as it is numbered here; `otherwise` where that is not to be learned. */
+static int home_of(const struct driver *driver, CUmemGenericAllocationHandle handle, int otherwise)
+{
+  CUmemAllocationProp prop = {0};
+
+  if (driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS || prop.location.id < 0 ||
+      prop.location.id >= MAX_DEVICES)
+    return otherwise;
+  return prop.location.id;
+}
+
+CUresult arena_import(int fd, size_t size, void **ptr)
+{
+  const struct driver *driver = loaded_driver();
+  struct range *range = driver ? current_range(driver) : NULL;
+  CUmemGenericAllocationHandle handle;
+  struct segment *segment;
+  uint64_t others;
+  CUresult result;
+
+  if (!range || size == 0 || size % range->granularity != 0)
+    return range ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+  result =
+      driver->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS)
+    return result;
+  segment = take_import(range, size);
+  if (!segment) {
+    driver->cuMemRelease(handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  segment->handle = handle;
+  result = map_segment(driver, segment, 1ULL << segment->device);
+  if (result != CUDA_SUCCESS) {
+    forget_segment(range, segment);
+    return result;
+  }
+  /* One by one: the memory may lie on a device that some of them cannot reach, or that is not to be seen here. */
+  others =
+      __atomic_load_n(&peers_of[segment->device], __ATOMIC_ACQUIRE) | 1ULL << home_of(driver, handle, segment->device);
+  others &= ~(1ULL << segment->device);
+  for (int device = 0; device < MAX_DEVICES; device++)
+    if (others >> device & 1)
+      set_access(driver, segment, 1ULL << device);
+  *ptr = (void *)segment->base;
+  return CUDA_SUCCESS;
+}
+
+void arena_unimport(void *ptr)
+{
+  struct segment *segment = segment_at(ptr);
+
+  if (segment && segment->imported)
+    give_back(real_driver(), segment);
+}
+
+CUresult arena_settle(void)
+{
+  const struct driver *driver = real_driver();
+  CUresult result = CUDA_SUCCESS;
+
+  for (int device = 0; driver && device < MAX_DEVICES && result == CUDA_SUCCESS; device++)
+    if (__atomic_load_n(&ranges[device].state, __ATOMIC_ACQUIRE) > 0)
+      result = settle_device(driver, device);
+  return result;
+}
+
 bool arena_is_used(void)
 {
-  return __atomic_load_n(&last_id, __ATOMIC_RELAXED) != 0;
+  return __atomic_load_n(&used, __ATOMIC_RELAXED);
 }

@@ -23,9 +23,12 @@ struct segment {
   uintptr_t base;
   size_t size; /* bytes mapped: a multiple of the granularity, 2 MiB on the GPUs known so far */
   int device;
-  uint32_t windows; /* windows that hold it */
+  uint32_t windows; /* windows that hold it, and exports under way */
+  uint32_t lives;   /* how often the job has got it again after it was parked */
+  bool backed;      /* its memory is there, and may be exported; under arena.c's lock */
   bool parked;      /* freed by the job, kept for a window's sake */
   bool retired;     /* parked for good: a slot's memory, never the job's */
+  bool imported;    /* another process's: mapped here, and no part of the arena for anyone else */
   bool refused;     /* as a new window of what only this rank touches; set outside arena.c, by layout.c */
   CUmemGenericAllocationHandle handle;
 };
@@ -60,6 +63,19 @@ void arena_unpin(struct segment *segment);
 
 /* Lets `accessor` read and write all memory of `owner`, present and future (cudaDeviceEnablePeerAccess). */
 void arena_grant(int owner, int accessor);
+
+/*
+ * Memory of one process's arena in another one (CUDA IPC). An export is a descriptor of the live segment with that id
+ * and number of lives, or -ESTALE when the job has freed it, or another negative errno. It may come from any thread.
+ * An import maps such a descriptor, which stays the caller's, for the current device and for all that may use the
+ * current device's memory; arena_find() never gives it.
+ */
+int arena_export(uint64_t id, uint32_t lives);
+CUresult arena_import(int fd, size_t size, void **ptr);
+void arena_unimport(void *ptr);
+
+/* Waits for the work of all devices that the arena has served. */
+CUresult arena_settle(void);
 
 /* Whether the arena ever gave out memory. */
 bool arena_is_used(void);

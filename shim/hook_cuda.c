@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handlers of the CUDA runtime's functions. Each decides whose business a call is; the arena does the rest. */
+/*
+ * Handlers of the CUDA runtime's functions, but for CUDA IPC (hook_ipc.c). Each decides whose business a call is; the
+ * arena does the rest.
+ */
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
@@ -11,7 +14,6 @@
 #include "shim/guard.h"
 #include "shim/hooks.h"
 #include "shim/life.h"
-#include "shim/log.h"
 #include "shim/real.h"
 #include "shim/shadow.h"
 
@@ -123,13 +125,4 @@ cudaError_t hook_cudaDeviceEnablePeerAccess(int peerDevice, unsigned int flags)
       driver->cuCtxGetDevice(&device) == CUDA_SUCCESS)
     arena_grant(peerDevice, device);
   return result;
-}
-
-cudaError_t hook_cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *devPtr)
-{
-  if (arena_find(devPtr))
-    log_warn_once("cudaIpcGetMemHandle: memory of the arena cannot be shared this way, so the call fails; to keep such "
-                  "memory plain, leave the library that allocates it out of `callers`, or set `enable = no`, in "
-                  "[arena] of the policy file");
-  return REAL(cudaIpcGetMemHandle)(handle, devPtr);
 }

@@ -20,6 +20,9 @@
     cudaErrorNotSupported)                                                                                             \
   X(CUDART, cudaIpcGetMemHandle, cudaError_t, (cudaIpcMemHandle_t * handle, void *devPtr), (handle, devPtr),           \
     cudaErrorNotSupported)                                                                                             \
+  X(CUDART, cudaIpcOpenMemHandle, cudaError_t, (void **devPtr, cudaIpcMemHandle_t handle, unsigned int flags),         \
+    (devPtr, handle, flags), cudaErrorNotSupported)                                                                    \
+  X(CUDART, cudaIpcCloseMemHandle, cudaError_t, (void *devPtr), (devPtr), cudaErrorNotSupported)                       \
                                                                                                                        \
   X(NCCL, ncclAllGather, ncclResult_t,                                                                                 \
     (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,                 \

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shim/audit.h"
+#include "shim/ipc.h"
 #include "shim/log.h"
 #include "shim/real.h"
 
@@ -92,6 +93,7 @@ static void fork_child(void)
 {
   forked = true;
   real_after_fork();
+  ipc_after_fork();
   if (life_state != LIFE_ASLEEP)
     __atomic_store_n(&life_state, LIFE_OFF, __ATOMIC_RELEASE);
 }

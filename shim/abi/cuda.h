@@ -17,8 +17,10 @@
   X(cudaErrorInvalidValue, 1)                                                                                          \
   X(cudaErrorMemoryAllocation, 2)                                                                                      \
   X(cudaErrorInitializationError, 3)                                                                                   \
+  X(cudaErrorDeviceUninitialized, 201)                                                                                 \
   X(cudaErrorPeerAccessAlreadyEnabled, 704)                                                                            \
   X(cudaErrorNotSupported, 801)                                                                                        \
+  X(cudaIpcMemLazyEnablePeerAccess, 1)                                                                                 \
   X(CUDA_SUCCESS, 0)                                                                                                   \
   X(CUDA_ERROR_INVALID_VALUE, 1)                                                                                       \
   X(CUDA_ERROR_OUT_OF_MEMORY, 2)                                                                                       \
@@ -63,6 +65,7 @@ typedef unsigned int CUresult;
 typedef unsigned int CUdevice_attribute;
 typedef unsigned int CUpointer_attribute;
 typedef unsigned int CUmemAllocationGranularity_flags;
+typedef unsigned int CUmemAllocationHandleType;
 typedef unsigned int CUstreamCaptureStatus;
 typedef unsigned int CUstreamCaptureMode;
 
@@ -151,6 +154,11 @@ _Static_assert(sizeof(cudaError_t) == 4 && sizeof(CUresult) == 4, "an enumeratio
   X(cuMemCreate,                                                                                                       \
     (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags))   \
   X(cuMemRelease, (CUmemGenericAllocationHandle handle))                                                               \
+  X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))         \
+  X(cuMemExportToShareableHandle,                                                                                      \
+    (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags))  \
+  X(cuMemImportFromShareableHandle,                                                                                    \
+    (CUmemGenericAllocationHandle * handle, void *osHandle, CUmemAllocationHandleType type))                           \
   X(cuMemMap,                                                                                                          \
     (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags))      \
   X(cuMemUnmap, (CUdeviceptr ptr, size_t size))                                                                        \

@@ -452,7 +452,10 @@ def every_call_has_its_group():
 # Functions that fail nowhere here, and why.
 NOT_HERE = {
     "cuMemAddressFree": "only where a table cannot be mapped, or when two threads open a range at the same time",
-    "cudaGetLastError": "does not fail, it tells of failures", "cudaIpcGetMemHandle": "passes by",
+    "cudaGetLastError": "does not fail, it tells of failures",
+    **dict.fromkeys(("cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
+                     "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle"),
+                    "cases of `ipc` make it fail"),
     "cudaDeviceEnablePeerAccess": "passes by; cases of `memory` look at it",
     POLLED: "has no numbers; unit tests and the waits of non-blocking communicators have it",
 }

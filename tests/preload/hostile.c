@@ -8,6 +8,7 @@
  *   cached:X=MIB/YZ   as a caching allocator does it: out of memory, it frees what it has (Y, Z) and tries once more
  *   again:X=MIB       cudaMalloc, as often as it takes for X to lie where it was before
  *   give:X            cudaFree
+ *   handle:X          says whether cudaIpcGetMemHandle gives the handle that it gave last, whatever X was then
  *   gather:C,X*N      N all-gathers on C from the beginning of X into its second MiB, every element looked at
  *   post:C,X          one, without waiting for it; `see` waits for it and looks
  *   see
@@ -107,6 +108,17 @@ static void take(char letter, size_t mib, const char *cached)
   }
   if (error != cudaSuccess)
     printf("hostile: rank %d: %c: %u, last %u\n", rank, letter, error, cudaGetLastError());
+}
+
+static void compare_handle(char letter)
+{
+  static cudaIpcMemHandle_t last;
+  cudaIpcMemHandle_t handle;
+
+  CUDA_CHECK(cudaIpcGetMemHandle(&handle, memory[letter - 'A'].ptr));
+  printf("hostile: rank %d: %s handle\n", rank, memcmp(&handle, &last, sizeof(handle)) == 0 ? "same" : "new");
+  fflush(stdout);
+  last = handle;
 }
 
 static void take_again(char letter, size_t mib)
@@ -260,6 +272,8 @@ static bool take_step(const char *step)
     take(letter, mib, word);
   } else if (sscanf(step, "again:%c=%zu", &letter, &mib) == 2) {
     take_again(letter, mib);
+  } else if (sscanf(step, "handle:%c", &letter) == 1) {
+    compare_handle(letter);
   } else if (sscanf(step, "give:%c", &letter) == 1) {
     give(letter);
   } else if (sscanf(step, "gather:%d,%c*%d", &comm, &letter, &number) >= 2) {

@@ -19,6 +19,7 @@ import cases_forecast  # noqa: F401
 import cases_graphs  # noqa: F401
 import cases_groups  # noqa: F401
 import cases_hostile  # noqa: F401
+import cases_ipc  # noqa: F401
 import cases_life  # noqa: F401
 import cases_matrix  # noqa: F401
 import cases_memory  # noqa: F401
@@ -29,7 +30,7 @@ import cases_staging  # noqa: F401
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging",
+    for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging", "ipc",
                  "ranks", "sim", "matrix"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime", action="append", default=[], help="a sanitizer's runtime, to be preloaded first")
@@ -57,7 +58,7 @@ def run(name, function):
 
 def main():
     options = arguments()
-    for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging",
+    for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging", "ipc",
                  "ranks", "sim", "matrix"):
         setattr(harness.setup, name, os.path.abspath(getattr(options, name)))
     harness.setup.runtime = " ".join(options.runtime)

@@ -25,6 +25,11 @@ DO_NOTHING(cuMemAddressFree, (CUdeviceptr ptr, size_t size))
 DO_NOTHING(cuMemRelease, (CUmemGenericAllocationHandle handle))
 DO_NOTHING(cuMemMap,
            (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags))
+DO_NOTHING(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))
+DO_NOTHING(cuMemExportToShareableHandle, (void *shareable, CUmemGenericAllocationHandle handle,
+                                          CUmemAllocationHandleType type, unsigned long long flags))
+DO_NOTHING(cuMemImportFromShareableHandle,
+           (CUmemGenericAllocationHandle * handle, void *osHandle, CUmemAllocationHandleType type))
 DO_NOTHING(cuMemUnmap, (CUdeviceptr ptr, size_t size))
 DO_NOTHING(cuMemSetAccess, (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count))
 DO_NOTHING(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode))
