@@ -42,6 +42,7 @@
   X(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1)                                                                       \
   X(CU_MEM_HANDLE_TYPE_FABRIC, 8)                                                                                      \
   X(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                                                                               \
+  X(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, 17)                                                                               \
   X(CU_MEMORYTYPE_DEVICE, 2)                                                                                           \
   X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                                                                      \
   X(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)                                                      \
@@ -153,6 +154,7 @@ _Static_assert(sizeof(cudaError_t) == 4 && sizeof(CUresult) == 4, "an enumeratio
   X(cuMemAddressFree, (CUdeviceptr ptr, size_t size))                                                                  \
   X(cuMemCreate,                                                                                                       \
     (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags))   \
+  X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *ptr))                                   \
   X(cuMemRelease, (CUmemGenericAllocationHandle handle))                                                               \
   X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))         \
   X(cuMemExportToShareableHandle,                                                                                      \

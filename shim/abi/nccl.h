@@ -101,8 +101,39 @@ typedef struct abi_nccl_config {
 
 #endif
 
+/* What came with 2.29.2. */
+#if !defined(SYMMSHIM_REAL_HEADERS) || NCCL_VERSION_CODE < 22902
+typedef struct abi_nccl_wait_signal_desc ncclWaitSignalDesc_t; /* never looked into */
+#endif
+
+/*
+ * What came with 2.31.2, and as of 2.32.3: the settings of one call. NCCL copies `size` bytes, and takes nothing
+ * shorter than the first version of it (collconfig.cc, 2.31). All ranks have to give the same.
+ */
+#if !defined(SYMMSHIM_REAL_HEADERS) || NCCL_VERSION_CODE < 23100
+typedef struct abi_nccl_config_ext ncclConfigExt_t; /* never looked into */
+typedef struct abi_nccl_coll_config {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  ncclConfigExt_t *ext;
+  int minCTAs;
+  int maxCTAs;
+  int nvlsCTAs;
+  int cgaClusterSize;
+  const char *algSelection;
+  int forceAlgSelection;
+  int CTAPolicy;
+  uint64_t userProfilerTag;      /* handed to profiler plugins, and of no other effect */
+  CUevent launchCompletionEvent; /* from 2.32 */
+} ncclCollConfig_t;
+#endif
+
 #define ABI_NCCL_CONFIG_MAGIC 0xcafebeefU
 #define ABI_NCCL_CONFIG_VERSION 22700U
+
+/* The newest version that tests/versions was run on. */
+#define ABI_NCCL_NEWEST 23203
 
 #define ABI_NCCL_FIELDS(X)                                                                                             \
   X(ncclConfig_t, size, 0)                                                                                             \
@@ -119,11 +150,29 @@ typedef struct abi_nccl_config {
   X(ncclConfig_t, collnetEnable, 56)                                                                                   \
   X(ncclConfig_t, CTAPolicy, 60)                                                                                       \
   X(ncclConfig_t, shrinkShare, 64)                                                                                     \
-  X(ncclConfig_t, nvlsCTAs, 68)
+  X(ncclConfig_t, nvlsCTAs, 68)                                                                                        \
+  X(ncclCollConfig_t, size, 0)                                                                                         \
+  X(ncclCollConfig_t, magic, 8)                                                                                        \
+  X(ncclCollConfig_t, version, 12)                                                                                     \
+  X(ncclCollConfig_t, ext, 16)                                                                                         \
+  X(ncclCollConfig_t, minCTAs, 24)                                                                                     \
+  X(ncclCollConfig_t, maxCTAs, 28)                                                                                     \
+  X(ncclCollConfig_t, nvlsCTAs, 32)                                                                                    \
+  X(ncclCollConfig_t, cgaClusterSize, 36)                                                                              \
+  X(ncclCollConfig_t, algSelection, 40)                                                                                \
+  X(ncclCollConfig_t, forceAlgSelection, 48)                                                                           \
+  X(ncclCollConfig_t, CTAPolicy, 52)                                                                                   \
+  X(ncclCollConfig_t, userProfilerTag, 56)
+
+/* Headers of 2.31 do not have it. */
+#define ABI_NCCL_FIELDS_LATER(X) X(ncclCollConfig_t, launchCompletionEvent, 64)
 
 #define ABI_NCCL_FIELD_CHECK(type, field, at)                                                                          \
   _Static_assert(offsetof(type, field) == (at), #type "." #field " is at another offset");
 ABI_NCCL_FIELDS(ABI_NCCL_FIELD_CHECK)
+#if !defined(SYMMSHIM_REAL_HEADERS) || NCCL_VERSION_CODE < 23100 || NCCL_VERSION_CODE >= 23200
+ABI_NCCL_FIELDS_LATER(ABI_NCCL_FIELD_CHECK)
+#endif
 #undef ABI_NCCL_FIELD_CHECK
 _Static_assert(sizeof(ncclUniqueId) == 128, "ncclUniqueId has another size");
 _Static_assert(sizeof(ncclResult_t) == 4 && sizeof(ncclDataType_t) == 4 && sizeof(ncclRedOp_t) == 4,

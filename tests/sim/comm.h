@@ -71,6 +71,7 @@ struct ncclComm {
   unsigned int chunk; /* of plain collectives; the stream's thread only */
   unsigned int op;
   unsigned int symmetric_barrier;
+  unsigned int signals[SHARED_MAX_RANKS]; /* of each rank, so many were waited for; the stream's thread only */
   struct symmetric symmetric;
   bool profiled;
   void *profiler; /* the plugin's own */

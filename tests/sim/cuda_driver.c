@@ -378,8 +378,11 @@ static CUresult pointer_attribute(void *data, unsigned int attribute, CUdevicept
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     *(int *)data = memory.device;
     return CUDA_SUCCESS;
+  case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: /* each device has one pool */
+    *(void **)data = memory.pooled ? (void *)gpu_context_primary(memory.device) : NULL;
+    return CUDA_SUCCESS;
   case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    *(unsigned char *)data = memory.kind == SIM_MEMORY_PLAIN;
+    *(unsigned char *)data = memory.kind == SIM_MEMORY_PLAIN && !memory.pooled;
     return CUDA_SUCCESS;
   default:
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -76,6 +76,18 @@ cudaError_t cudaFree(void *ptr)
   return RUNTIME(cudaFree, ptr ? SAFE(engine->memory_free(ptr)) : (cudaError_t)cudaSuccess, "%p", ptr);
 }
 
+cudaError_t cudaMallocAsync(void **ptr, size_t size, cudaStream_t stream)
+{
+  return RUNTIME(cudaMallocAsync, engine->pool_alloc(engine->context_device(), size, stream, ptr), "size=%zu stream=%p",
+                 size, (void *)stream);
+}
+
+cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
+{
+  return RUNTIME(cudaFreeAsync, ptr ? engine->pool_free(ptr, stream) : (cudaError_t)cudaSuccess, "%p stream=%p", ptr,
+                 (void *)stream);
+}
+
 cudaError_t cudaMallocHost(void **ptr, size_t size)
 {
   return RUNTIME(cudaMallocHost, SAFE(engine->memory_host_alloc(size, ptr)), "size=%zu", size);

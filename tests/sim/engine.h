@@ -35,6 +35,7 @@ struct sim_memory {
   unsigned int access;                 /* mapped memory: a bit for each device that may use it */
   CUmemGenericAllocationHandle handle; /* mapped memory */
   int file;                            /* plain memory that was exported: its descriptor plus 1, else 0 */
+  bool pooled;                         /* plain memory that came from a stream-ordered pool */
 };
 
 /* What a stream's capture is; all but the status and the id only where it is active. */
@@ -69,6 +70,9 @@ struct sim_capture_info {
   X(CUresult, ipc_export, (const void *ptr, cudaIpcMemHandle_t *handle))                                               \
   X(CUresult, ipc_open, (void **ptr, const cudaIpcMemHandle_t *handle, unsigned int flags))                            \
   X(CUresult, ipc_close, (void *ptr))                                                                                  \
+  /* pool.c */                                                                                                         \
+  X(CUresult, pool_alloc, (int device, size_t size, CUstream stream, void **ptr))                                      \
+  X(CUresult, pool_free, (void *ptr, CUstream stream))                                                                 \
   /* vmm.c */                                                                                                          \
   X(CUresult, vmm_reserve, (uintptr_t * base, size_t size, size_t alignment, uintptr_t hint))                          \
   X(CUresult, vmm_unreserve, (uintptr_t base, size_t size))                                                            \

@@ -182,6 +182,8 @@ size_t gpu_memory_total(void);
 void gpu_vmm_sweep(void);                             /* locked: takes back what other processes have let go of */
 bool gpu_memory_take(int device, size_t size);        /* locked */
 void gpu_memory_give(int device, size_t size);        /* locked */
+/* Takes plain memory back without waiting for the device; locks itself. */
+void gpu_memory_drop(uintptr_t base);
 struct sim_memory *gpu_memory_at(uintptr_t ptr);      /* locked */
 struct sim_memory *gpu_memory_next(uintptr_t ptr);    /* locked: the first that ends after ptr */
 void gpu_memory_insert(const struct sim_memory *new); /* locked */

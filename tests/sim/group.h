@@ -38,5 +38,7 @@ ncclResult_t group_end(void);
 /* Ends it without doing what is in it. */
 ncclResult_t group_drop(void);
 int group_depth(void);
+/* Ends the group that a single call is, with the call's own result; gives what the caller hears. */
+ncclResult_t group_call_end(ncclComm_t comm, ncclResult_t result);
 
 #endif

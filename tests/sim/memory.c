@@ -220,6 +220,17 @@ void gpu_memory_unmap_file(uintptr_t base)
   memory_unmap(*gpu_memory_at(base));
 }
 
+void gpu_memory_drop(uintptr_t base)
+{
+  gpu_memory_lock();
+  const struct sim_memory *memory = gpu_memory_at(base);
+  if (!memory || memory->kind != SIM_MEMORY_PLAIN || memory->base != base)
+    control_die("memory at %p is freed twice", (void *)base);
+  gpu_memory_give(memory->device, memory->size);
+  memory_unmap(*memory);
+  gpu_memory_unlock();
+}
+
 CUresult gpu_memory_host_alloc(size_t size, void **ptr)
 {
   *ptr = NULL;

@@ -308,7 +308,7 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
  * The end of a call that is a group of its own where there is none. What is wrong with the call is from then on wrong
  * with a non-blocking communicator, until something under way on it ends and sets its state anew.
  */
-static ncclResult_t call_end(ncclComm_t comm, ncclResult_t result)
+ncclResult_t group_call_end(ncclComm_t comm, ncclResult_t result)
 {
   bool state_counts = comm && !comm->config.blocking && !atomic_load(&comm->revoked);
   if (state_counts && result != ncclSuccess)
@@ -320,13 +320,13 @@ static ncclResult_t call_end(ncclComm_t comm, ncclResult_t result)
   return result == ncclSuccess ? ended : result;
 }
 
-static ncclResult_t enqueue(const struct operation *call)
+ncclResult_t operation_enqueue(const struct operation *call)
 {
   ncclResult_t result = comm_check(call->comm, operation_name(call->function));
   group_start();
   if (result == ncclSuccess)
     result = operation_add(call);
-  return call_end(call->comm, result);
+  return group_call_end(call->comm, result);
 }
 
 ncclResult_t pncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
@@ -339,7 +339,7 @@ ncclResult_t pncclAllGather(const void *send, void *recv, size_t count, ncclData
                                  .type = type,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclAllGather, enqueue(&call), "%p %p count=%zu type=%u comm=%p stream=%p", send, recv, count, type,
+  return SIM_CALL(ncclAllGather, operation_enqueue(&call), "%p %p count=%zu type=%u comm=%p stream=%p", send, recv, count, type,
                   P(comm), P(stream));
 }
 
@@ -354,7 +354,7 @@ ncclResult_t pncclReduceScatter(const void *send, void *recv, size_t count, nccl
                                  .asked = op,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclReduceScatter, enqueue(&call), "%p %p count=%zu type=%u op=%u comm=%p stream=%p", send, recv,
+  return SIM_CALL(ncclReduceScatter, operation_enqueue(&call), "%p %p count=%zu type=%u op=%u comm=%p stream=%p", send, recv,
                   count, type, op, P(comm), P(stream));
 }
 
@@ -369,7 +369,7 @@ ncclResult_t pncclAllReduce(const void *send, void *recv, size_t count, ncclData
                                  .asked = op,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclAllReduce, enqueue(&call), "%p %p count=%zu type=%u op=%u comm=%p stream=%p", send, recv, count,
+  return SIM_CALL(ncclAllReduce, operation_enqueue(&call), "%p %p count=%zu type=%u op=%u comm=%p stream=%p", send, recv, count,
                   type, op, P(comm), P(stream));
 }
 
@@ -384,7 +384,7 @@ ncclResult_t pncclBroadcast(const void *send, void *recv, size_t count, ncclData
                                  .root = root,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclBroadcast, enqueue(&call), "%p %p count=%zu type=%u root=%d comm=%p stream=%p", send, recv, count,
+  return SIM_CALL(ncclBroadcast, operation_enqueue(&call), "%p %p count=%zu type=%u root=%d comm=%p stream=%p", send, recv, count,
                   type, root, P(comm), P(stream));
 }
 
@@ -407,7 +407,7 @@ ncclResult_t pncclReduce(const void *send, void *recv, size_t count, ncclDataTyp
                                  .root = root,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclReduce, enqueue(&call), "%p %p count=%zu type=%u op=%u root=%d comm=%p stream=%p", send, recv,
+  return SIM_CALL(ncclReduce, operation_enqueue(&call), "%p %p count=%zu type=%u op=%u root=%d comm=%p stream=%p", send, recv,
                   count, type, op, root, P(comm), P(stream));
 }
 
@@ -421,7 +421,7 @@ ncclResult_t pncclAlltoAll(const void *send, void *recv, size_t count, ncclDataT
                                  .type = type,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclAlltoAll, enqueue(&call), "%p %p count=%zu type=%u comm=%p stream=%p", send, recv, count, type,
+  return SIM_CALL(ncclAlltoAll, operation_enqueue(&call), "%p %p count=%zu type=%u comm=%p stream=%p", send, recv, count, type,
                   P(comm), P(stream));
 }
 
@@ -436,7 +436,7 @@ ncclResult_t pncclGather(const void *send, void *recv, size_t count, ncclDataTyp
                                  .root = root,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclGather, enqueue(&call), "%p %p count=%zu type=%u root=%d comm=%p stream=%p", send, recv, count,
+  return SIM_CALL(ncclGather, operation_enqueue(&call), "%p %p count=%zu type=%u root=%d comm=%p stream=%p", send, recv, count,
                   type, root, P(comm), P(stream));
 }
 
@@ -451,7 +451,7 @@ ncclResult_t pncclScatter(const void *send, void *recv, size_t count, ncclDataTy
                                  .root = root,
                                  .comm = comm,
                                  .stream = stream};
-  return SIM_CALL(ncclScatter, enqueue(&call), "%p %p count=%zu type=%u root=%d comm=%p stream=%p", send, recv, count,
+  return SIM_CALL(ncclScatter, operation_enqueue(&call), "%p %p count=%zu type=%u root=%d comm=%p stream=%p", send, recv, count,
                   type, root, P(comm), P(stream));
 }
 
@@ -462,7 +462,7 @@ static ncclResult_t transfer(ncclComm_t comm, bool send, void *data, size_t coun
   group_start();
   if (result == ncclSuccess)
     result = p2p_add(comm, send, data, count, type, peer, stream);
-  return call_end(comm, result);
+  return group_call_end(comm, result);
 }
 
 ncclResult_t pncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/sim/operation.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,13 +64,29 @@ static void operation_run(void *arg)
     plain_run(&op);
 }
 
+/* What of the call's own settings NCCL would follow, for the record; "" where there is nothing. */
+static void describe_config(const struct operation *op, char *text, size_t size)
+{
+  const ncclCollConfig_t *config = &op->config;
+  int used = 0;
+  text[0] = '\0';
+  if (config->size == 0)
+    return;
+  if (config->minCTAs != NCCL_CONFIG_UNDEF_INT || config->maxCTAs != NCCL_CONFIG_UNDEF_INT)
+    used += snprintf(text, size, " ctas=%d-%d", config->minCTAs, config->maxCTAs);
+  if (config->userProfilerTag)
+    snprintf(text + used, size - (size_t)used, " tag=%llu", (unsigned long long)config->userProfilerTag);
+}
+
 static void operation_note(const struct operation *op)
 {
+  char config[64];
   /* Copy engines do what a kernel would, where the communicator asks for no CTAs. */
   bool copy_engine = op->symmetric && op->function == OPERATION_ALL_GATHER && op->comm->config.CTAPolicy == 2;
-  control_note("[%s] %s bytes=%zu comm=%p rank=%d stream=%p%s", op->symmetric ? "Symmetric" : "Plain",
+  describe_config(op, config, sizeof(config));
+  control_note("[%s] %s bytes=%zu comm=%p rank=%d stream=%p%s%s", op->symmetric ? "Symmetric" : "Plain",
                operation_name(op->function), operation_bytes(op), (void *)op->comm, op->comm->rank, (void *)op->stream,
-               copy_engine ? " copy_engine" : "");
+               copy_engine ? " copy_engine" : "", config);
 }
 
 static ncclResult_t operation_launch(struct group_task *task)
@@ -105,7 +122,8 @@ ncclResult_t operation_add(const struct operation *call)
   if (result != ncclSuccess || op.count == 0)
     return result;
   struct operation_task *task = calloc(1, sizeof(*task));
-  task->task = (struct group_task){.phase = GROUP_LAUNCH, .comm = comm, .run = operation_launch, .stream = op.stream, .launches = true};
+  task->task = (struct group_task){
+      .phase = GROUP_LAUNCH, .comm = comm, .run = operation_launch, .stream = op.stream, .launches = true};
   task->op = op;
   task->op.api_event = profiler_call(&op);
   group_add(&task->task);

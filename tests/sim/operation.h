@@ -31,6 +31,7 @@ struct operation {
   int root;
   ncclRedOp_t asked; /* the op of the call */
   CUstream stream;
+  ncclCollConfig_t config; /* size 0: none was given */
   void *api_event; /* of the profiler plugin's */
   /* The symmetric path. */
   bool symmetric;
@@ -43,5 +44,8 @@ const char *operation_name(enum operation_function function);
 
 /* Checks the arguments and adds the operation to the open group. */
 ncclResult_t operation_add(const struct operation *call);
+
+/* The same as an exported function does it: a group of its own where there is none. */
+ncclResult_t operation_enqueue(const struct operation *call);
 
 #endif

@@ -41,6 +41,7 @@ struct shared_rank {
   _Alignas(64) atomic_uint plain;     /* chunks of plain collectives that this rank has posted */
   _Alignas(64) atomic_uint symmetric; /* symmetric barriers that this rank has reached */
   struct shared_signature signatures[2];
+  atomic_uint signals[SHARED_MAX_RANKS]; /* so many each rank has given to this one */
 };
 
 struct shared_mail {

@@ -55,8 +55,8 @@
 #define CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS 1
 #define CU_POINTER_ATTRIBUTE_CONTEXT 1
 #define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
-#define CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE 13
 #define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
+#define CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE 10
 #define CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR 75
 #define CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR 76
 #define CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED 103
@@ -84,6 +84,8 @@ struct cudaPointerAttributes {
 /* The runtime (libcudart.so.13). */
 cudaError_t cudaMalloc(void **ptr, size_t size);
 cudaError_t cudaFree(void *ptr);
+cudaError_t cudaMallocAsync(void **ptr, size_t size, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream);
 cudaError_t cudaMallocHost(void **ptr, size_t size);
 cudaError_t cudaHostAlloc(void **ptr, size_t size, unsigned int flags);
 cudaError_t cudaFreeHost(void *ptr);
@@ -152,7 +154,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
   X(cuMemcpyDtoH_v2, (void *dst, CUdeviceptr src, size_t count))                                                       \
   X(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void *src, size_t count))                                                 \
   X(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t * size, CUdeviceptr ptr))                                     \
-  X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *ptr))                                   \
   X(cuMemExportToShareableHandle,                                                                                      \
     (void *shareable, CUmemGenericAllocationHandle handle, unsigned int type, unsigned long long flags))               \
   X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *os_handle, unsigned int type))       \
@@ -233,15 +234,58 @@ int sim_is_simulation(void);
   X(MemAlloc, (void **ptr, size_t size))                                                                               \
   X(MemFree, (void *ptr))
 
+/* From 2.31.2 on; coll_config.c. */
+#define SIM_NCCL_CONFIG_FUNCTIONS(X)                                                                                   \
+  X(AllGatherConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,                \
+                      cudaStream_t stream, const ncclCollConfig_t *config))                                            \
+  X(ReduceScatterConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,             \
+                          ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config))                       \
+  X(AllReduceConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,                 \
+                      ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config))                           \
+  X(BroadcastConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,      \
+                      cudaStream_t stream, const ncclCollConfig_t *config))                                            \
+  X(ReduceConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,          \
+                   ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config))                              \
+  X(AlltoAllConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,                 \
+                     cudaStream_t stream, const ncclCollConfig_t *config))                                             \
+  X(GatherConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,         \
+                   cudaStream_t stream, const ncclCollConfig_t *config))                                               \
+  X(ScatterConfig, (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,        \
+                    cudaStream_t stream, const ncclCollConfig_t *config))
+
+/* From 2.29.2 on; rma.c. */
+struct abi_nccl_wait_signal_desc {
+  int opCnt;
+  int peer;
+  int sigIdx;
+  int ctx;
+};
+#define SIM_NCCL_RMA_FUNCTIONS(X)                                                                                      \
+  X(PutSignal, (const void *local, size_t count, ncclDataType_t type, int peer, ncclWindow_t window, size_t offset,    \
+                int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                    \
+  X(Signal, (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))             \
+  X(WaitSignal, (int count, ncclWaitSignalDesc_t *descs, ncclComm_t comm, cudaStream_t stream))
+
 #define SIM_DECLARE(name, parameters)                                                                                  \
   ncclResult_t nccl##name parameters;                                                                                  \
   ncclResult_t pnccl##name parameters;
 SIM_NCCL_FUNCTIONS(SIM_DECLARE)
+SIM_NCCL_CONFIG_FUNCTIONS(SIM_DECLARE)
+SIM_NCCL_RMA_FUNCTIONS(SIM_DECLARE)
 #undef SIM_DECLARE
 const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
+
+/* What NCCL_COLLCONFIG_INITIALIZER makes. */
+#define SIM_NCCL_COLL_CONFIG_INITIALIZER                                                                               \
+  {                                                                                                                    \
+    .size = sizeof(ncclCollConfig_t), .magic = ABI_NCCL_CONFIG_MAGIC, .version = ABI_NCCL_NEWEST, .ext = NULL,         \
+    .minCTAs = NCCL_CONFIG_UNDEF_INT, .maxCTAs = NCCL_CONFIG_UNDEF_INT, .nvlsCTAs = NCCL_CONFIG_UNDEF_INT,             \
+    .cgaClusterSize = NCCL_CONFIG_UNDEF_INT, .algSelection = NULL, .forceAlgSelection = 1,                             \
+    .CTAPolicy = NCCL_CONFIG_UNDEF_INT, .userProfilerTag = 0, .launchCompletionEvent = NULL                            \
+  }
 
 /* What NCCL_CONFIG_INITIALIZER makes. */
 #define SIM_NCCL_CONFIG_INITIALIZER                                                                                    \

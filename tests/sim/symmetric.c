@@ -388,6 +388,27 @@ static size_t window_offset(const struct window *window, const void *ptr)
   return window->memory->offset + ((uintptr_t)ptr - window->memory->base);
 }
 
+static bool reaches(const struct window *window, size_t offset, size_t bytes)
+{
+  return window->flags & NCCL_WIN_COLL_SYMMETRIC && offset <= window->size && bytes <= window->size - offset;
+}
+
+bool symmetric_holds(ncclComm_t comm, const void *ptr, size_t bytes)
+{
+  for (const struct window *at = comm->symmetric.windows; at; at = at->next)
+    if ((uintptr_t)ptr >= at->base && reaches(at, (uintptr_t)ptr - at->base, bytes))
+      return true;
+  return false;
+}
+
+void *symmetric_peer(ncclComm_t comm, ncclWindow_t handle, int peer, size_t offset, size_t bytes)
+{
+  for (const struct window *at = comm->symmetric.windows; at; at = at->next)
+    if (at->handle == (void *)handle && reaches(at, offset, bytes))
+      return (void *)peer_base(comm, peer, window_offset(at, (const void *)(at->base + offset)));
+  return NULL;
+}
+
 static bool reduction_has_kernel(struct operation *op)
 {
   if (numeric_is_integer(op->type) || op->type == ncclFloat64)
@@ -405,6 +426,8 @@ static bool kernel_is_missing(const struct operation *op)
 
 bool symmetric_choose(struct operation *op, bool alone)
 {
+  if (op->config.size > 0 && op->config.algSelection && *op->config.algSelection)
+    return op->symmetric = false; /* it names the others */
   if (op->comm->nranks == 1 || kernel_is_missing(op) || (nccl_version() < VERSION_START_ADDRESS_ONLY && !alone))
     return false;
   const struct window *send = window_find(op, op->send);

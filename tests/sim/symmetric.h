@@ -26,6 +26,11 @@ bool symmetric_choose(struct operation *op, bool alone);
 /* Carries it out, on the stream's thread. */
 void symmetric_run(struct operation *op);
 
+/* Whether memory lies in a symmetric window of the communicator. */
+bool symmetric_holds(ncclComm_t comm, const void *ptr, size_t bytes);
+/* Where this rank finds a peer's part of a window; NULL: it is none of the communicator's, or has no such bytes. */
+void *symmetric_peer(ncclComm_t comm, ncclWindow_t window, int peer, size_t offset, size_t bytes);
+
 /* When the communicator goes. */
 void symmetric_finish(ncclComm_t comm);
 

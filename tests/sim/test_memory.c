@@ -255,6 +255,39 @@ static void test_vmm_rules(void **state)
   assert_ok(cudaFree(plain));
 }
 
+/* Memory of a pool says so, and goes when its stream gets to the free. */
+static void test_pool(void **state)
+{
+  (void)state;
+  void *pooled, *plain, *pool = NULL;
+  size_t before, after, total;
+  cudaStream_t stream;
+  assert_ok(cudaMalloc(&plain, PIECE));
+  assert_ok(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, (CUdeviceptr)(uintptr_t)plain));
+  assert_null(pool);
+  assert_int_equal(cudaFreeAsync(plain, NULL), cudaErrorInvalidValue);
+  assert_ok(cudaStreamCreateWithFlags(&stream, 1));
+  assert_ok(cudaMemGetInfo(&before, &total));
+  assert_ok(cudaMallocAsync(&pooled, PIECE, stream));
+  assert_ok(cudaMemsetAsync(pooled, 1, PIECE, stream));
+  assert_ok(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, (CUdeviceptr)(uintptr_t)pooled));
+  assert_non_null(pool);
+  CUmemGenericAllocationHandle handle;
+  assert_int_equal(cuMemRetainAllocationHandle(&handle, pooled), CUDA_ERROR_INVALID_VALUE);
+  assert_ok(cudaFreeAsync(pooled, stream));
+  assert_ok(cudaStreamSynchronize(stream));
+  assert_ok(cudaMemGetInfo(&after, &total));
+  assert_int_equal(after, before);
+  assert_int_equal(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, (CUdeviceptr)(uintptr_t)pooled),
+                   CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(cudaFreeAsync(pooled, stream), cudaErrorInvalidValue);
+  assert_ok(cudaMallocAsync(&pooled, PIECE, stream));
+  assert_ok(cudaFree(pooled));
+  assert_ok(cudaStreamDestroy(stream));
+  assert_ok(cudaFree(plain));
+  cudaGetLastError();
+}
+
 /* A descriptor of it is the same memory, and names its device. */
 static void test_vmm_export(void **state)
 {
@@ -462,13 +495,13 @@ int main(void)
   };
   const char *child = getenv("SIM_TEST_CHILD");
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_context),     cmocka_unit_test(test_unmap_does_not_wait),
-      cmocka_unit_test(test_faults),      cmocka_unit_test(test_free_waits),
-      cmocka_unit_test(test_last_error),  cmocka_unit_test(test_vmm_rules),
-      cmocka_unit_test(test_vmm_export),  cmocka_unit_test(test_vmm_shared),
-      cmocka_unit_test(test_peer_copies), cmocka_unit_test(test_memory_cap),
-      cmocka_unit_test(test_fork),        cmocka_unit_test(test_fail),
-      cmocka_unit_test(test_exports),
+      cmocka_unit_test(test_context),    cmocka_unit_test(test_unmap_does_not_wait),
+      cmocka_unit_test(test_faults),     cmocka_unit_test(test_free_waits),
+      cmocka_unit_test(test_pool),       cmocka_unit_test(test_last_error),
+      cmocka_unit_test(test_vmm_rules),  cmocka_unit_test(test_vmm_export),
+      cmocka_unit_test(test_vmm_shared), cmocka_unit_test(test_peer_copies),
+      cmocka_unit_test(test_memory_cap), cmocka_unit_test(test_fork),
+      cmocka_unit_test(test_fail),       cmocka_unit_test(test_exports),
   };
   if (child)
     children[atoi(child)]();

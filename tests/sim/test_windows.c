@@ -531,9 +531,56 @@ static void nonblocking(void)
   CHECK_OK(ncclCommDestroy(job.comm));
 }
 
+static ncclResult_t put_to_next(const struct job *job, const float *from, ncclWindow_t window, size_t offset)
+{
+  return ncclPutSignal(from, COUNT, ncclFloat32, (job->rank + 1) % job->size, window, offset, 0, 0, 0, job->comm,
+                       job->stream);
+}
+
+/* A put lands in the next rank's part of the window, and a wait ends when it is there. */
+static void one_sided(void)
+{
+  struct job job = job_start();
+  int before = (job.rank + job.size - 1) % job.size, version;
+  ncclWaitSignalDesc_t from_before = {.opCnt = 2, .peer = before};
+  float *segment = segment_create(SEGMENT), *outside = segment_create(SEGMENT);
+  size_t half = SEGMENT / 2 / sizeof(float);
+  ncclWindow_t window = window_create(&job, segment, SEGMENT);
+
+  CHECK_OK(ncclGetVersion(&version));
+  fill(segment, job.rank, COUNT);
+  memset(segment + half, 0, COUNT * sizeof(float));
+  if (version < 22902) {
+    CHECK_IS(put_to_next(&job, segment, window, SEGMENT / 2), ncclInvalidUsage);
+    job_end(&job);
+    return;
+  }
+  CHECK_IS(put_to_next(&job, outside, window, 0), ncclInvalidArgument);
+  CHECK_IS(put_to_next(&job, segment, window, SEGMENT - sizeof(float)), ncclInvalidArgument);
+  CHECK_OK(put_to_next(&job, segment, window, SEGMENT / 2));
+  CHECK_OK(ncclSignal((job.rank + 1) % job.size, 0, 0, 0, job.comm, job.stream));
+  CHECK_OK(ncclWaitSignal(1, &from_before, job.comm, job.stream));
+  synchronize(&job);
+  for (size_t i = 0; i < COUNT; i++)
+    CHECK(segment[half + i] == value(before, i));
+  job_end(&job);
+}
+
+/* A wait for a signal that nobody gives. */
+static void unsignalled(void)
+{
+  struct job job = job_start();
+  ncclWaitSignalDesc_t desc = {.opCnt = 1, .peer = 0};
+
+  CHECK_OK(ncclWaitSignal(1, &desc, job.comm, job.stream));
+  synchronize(&job);
+}
+
 int main(int argc, char **argv)
 {
   static const struct scenario scenarios[] = {
+      {"one-sided", one_sided},
+      {"unsignalled", unsignalled},
       {"both-buffers", both_buffers},
       {"which-buffers", which_buffers},
       {"native-average", native_average},

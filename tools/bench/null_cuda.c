@@ -66,8 +66,9 @@ GIVE(cuMemGetAllocationGranularity,
 GIVE(cuMemCreate,
      (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
      handle, 1)
+/* All is device memory, of no pool. */
 GIVE(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr ptr), (unsigned int *)data,
-     CU_MEMORYTYPE_DEVICE)
+     attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : 0)
 GIVE(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), status, CU_STREAM_CAPTURE_STATUS_NONE)
 GIVE(cuStreamGetCaptureInfo_v2,
      (CUstream stream, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph, const CUgraphNode **dependencies,
@@ -77,6 +78,13 @@ GIVE(cuEventCreate, (CUevent * event, unsigned int flags), event, (CUevent)(void
 GIVE(cuModuleLoadData, (CUmodule * module, const void *image), module, (CUmodule)(void *)&something)
 GIVE(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name), function,
      (CUfunction)(void *)&something)
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr)
+{
+  (void)handle;
+  (void)ptr;
+  return CUDA_ERROR_INVALID_VALUE;
+}
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
