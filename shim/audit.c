@@ -137,6 +137,29 @@ bool audit_wants(enum policy_audit_level level)
   return sink_is_wanted() && level <= wanted_level;
 }
 
+static void add_version(struct line *line, const char *name, int version)
+{
+  add(line, ",\"%s\":\"%d.%d.%d\"", name, version / 10000, version / 100 % 100, version % 100);
+}
+
+void audit_library(const char *library, int nccl_version, int newest, const char *const names[], size_t size,
+                   size_t count)
+{
+  struct line line;
+
+  if (!audit_wants(POLICY_AUDIT_summary))
+    return;
+  begin(&line, "library");
+  add_string(&line, "library", library);
+  add_version(&line, "nccl", nccl_version);
+  add_version(&line, "newest", newest);
+  add(&line, ",\"unknown\":[");
+  for (size_t i = 0; i < size && i < count; i++)
+    add(&line, "%s\"%s\"", i > 0 ? "," : "", names[i]);
+  add(&line, "],\"unknown_count\":%zu", count);
+  end(&line);
+}
+
 /* What the ranks have to have in common, which only the report of all of them can compare. */
 static void add_foresight(struct line *line, const struct audit_comm *comm)
 {
@@ -152,7 +175,6 @@ static void add_foresight(struct line *line, const struct audit_comm *comm)
 
 void audit_comm(const struct audit_comm *comm)
 {
-  int version = comm->nccl_version;
   struct line line;
   Dl_info info;
 
@@ -160,8 +182,8 @@ void audit_comm(const struct audit_comm *comm)
     return;
   begin(&line, "comm");
   add_comm(&line, comm->comm);
-  add(&line, ",\"comm_rank\":%d,\"nranks\":%d,\"nccl\":\"%d.%d.%d\"", comm->rank, comm->nranks, version / 10000,
-      version / 100 % 100, version % 100);
+  add(&line, ",\"comm_rank\":%d,\"nranks\":%d", comm->rank, comm->nranks);
+  add_version(&line, "nccl", comm->nccl_version);
   add_string(&line, "library", comm->library && dladdr(comm->library, &info) ? info.dli_fname : NULL);
   add_string(&line, "state", comm->reason == REASON_none ? "ready" : "plain");
   add_string(&line, "reason", reason_code(comm->reason));

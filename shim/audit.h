@@ -82,6 +82,13 @@ bool audit_wants(enum policy_audit_level level);
 
 void audit_comm(const struct audit_comm *comm);
 
+/*
+ * The copy of NCCL in use, `library`, is newer than `newest`, which the shim was checked against, or has functions that
+ * the shim does not know: `count`, the first of which, up to `size`, are in `names`.
+ */
+void audit_library(const char *library, int nccl_version, int newest, const char *const names[], size_t size,
+                   size_t count);
+
 void audit_window(uint64_t comm, uint64_t segment, size_t bytes, uint64_t setup_ns);
 /* The windows of a communicator were given up; they are not made again before its call `retry_at`. */
 void audit_drop(uint64_t comm, enum reason reason, uint64_t retry_at);

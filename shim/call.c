@@ -3,9 +3,11 @@
 
 #include <errno.h>
 
+#include "shim/collconfig.h"
 #include "shim/comm.h"
 #include "shim/forecast.h"
 #include "shim/group.h"
+#include "shim/issue.h"
 #include "shim/layout.h"
 #include "shim/life.h"
 #include "shim/log.h"
@@ -38,21 +40,6 @@ struct attempt {
   enum observed observed;
   uint64_t start_ns, host_ns;
 };
-
-static ncclResult_t issue(const struct call *call, const void *send, void *recv, ncclRedOp_t redop, ncclComm_t comm)
-{
-  switch (call->op) {
-  case POLICY_OP_all_gather:
-    return REAL(ncclAllGather)(send, recv, call->count, call->dtype, comm, call->stream);
-  case POLICY_OP_reduce_scatter:
-    return REAL(ncclReduceScatter)(send, recv, call->count, call->dtype, redop, comm, call->stream);
-  case POLICY_OP_all_reduce:
-    return REAL(ncclAllReduce)(send, recv, call->count, call->dtype, redop, comm, call->stream);
-  case POLICY_OP_COUNT:
-    break;
-  }
-  return ncclInternalError;
-}
 
 static uint64_t multiply(uint64_t a, uint64_t b)
 {
@@ -118,6 +105,20 @@ static enum reason register_new(struct attempt *attempt)
   return child_register(comm, segments, count);
 }
 
+/* What a call asks for itself only the job's own communicator gives. */
+static bool has_settings(const struct call *call)
+{
+  return call->config && !collconfig_is_unset(call->config);
+}
+
+/* Why this rank will not have the call moved, whatever its buffers are. */
+static enum reason own_objection(const struct call *call)
+{
+  if (has_settings(call))
+    return REASON_call_config;
+  return group_is_open() ? REASON_in_group : REASON_none;
+}
+
 /* Brings a call whose plan is to go symmetric before the other ranks. REASON_none: all of them go by attempt->path. */
 static enum reason agree(struct attempt *attempt)
 {
@@ -125,7 +126,7 @@ static enum reason agree(struct attempt *attempt)
   struct comm *comm = attempt->comm;
   struct layout *layout = &attempt->layout;
   struct segment *segments[2];
-  enum reason reason = group_is_open() ? REASON_in_group : REASON_none;
+  enum reason reason = own_objection(&attempt->call);
   enum board_verdict verdict;
   struct board_ballot ballot;
   bool is_first_use;
@@ -615,7 +616,7 @@ bool call_may_go_symmetric(const struct call *call)
 
   if (!comm)
     return false;
-  if (may_be_asked(comm) && call->send && call->recv && comm->nranks > 0) {
+  if (!has_settings(call) && may_be_asked(comm) && call->send && call->recv && comm->nranks > 0) {
     request = request_of(call, comm, true);
     may = plan_make(life_policy(), &request).path != POLICY_PATH_plain;
   }

@@ -23,6 +23,7 @@ struct call {
   ncclRedOp_t redop; /* not looked at for all-gather */
   ncclComm_t comm;
   cudaStream_t stream;
+  const ncclCollConfig_t *config; /* of the call alone; NULL: none. The job's, so valid only while it calls */
 };
 
 /* Makes the call, one way or the other, now or at the end of the group; returns what NCCL said. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "shim/call.h"
+#include "shim/collconfig.h"
 #include "shim/comm.h"
 #include "shim/forecast.h"
 #include "shim/guard.h"
@@ -19,6 +20,7 @@ struct group {
   int depth, count;
   bool mixed; /* nothing more is kept until the outermost end */
   struct call kept[GROUP_CALLS];
+  ncclCollConfig_t configs[GROUP_CALLS]; /* of those that have one */
   int held_count;
   struct held *held; /* GROUP_CALLS of them; NULL while there are none */
 };
@@ -44,7 +46,12 @@ bool group_keep(const struct call *call)
   }
   if (forecast_is_wanted())
     return false;
-  group.kept[group.count++] = *call;
+  group.kept[group.count] = *call;
+  if (call->config) {
+    group.configs[group.count] = collconfig_copy(call->config);
+    group.kept[group.count].config = &group.configs[group.count];
+  }
+  group.count++;
   return true;
 }
 

@@ -12,19 +12,44 @@ ncclResult_t hook_ncclAllGather(const void *sendbuff, void *recvbuff, size_t sen
                                 ncclComm_t comm, cudaStream_t stream)
 {
   return call_make(
-      &(struct call){POLICY_OP_all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, comm, stream});
+      &(struct call){POLICY_OP_all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, comm, stream, NULL});
 }
 
 ncclResult_t hook_ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
                                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-  return call_make(&(struct call){POLICY_OP_reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream});
+  return call_make(
+      &(struct call){POLICY_OP_reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream, NULL});
 }
 
 ncclResult_t hook_ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-  return call_make(&(struct call){POLICY_OP_all_reduce, sendbuff, recvbuff, count, datatype, op, comm, stream});
+  return call_make(&(struct call){POLICY_OP_all_reduce, sendbuff, recvbuff, count, datatype, op, comm, stream, NULL});
+}
+
+/* The same with settings of their own (NCCL 2.31.2). */
+
+ncclResult_t hook_ncclAllGatherConfig(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+                                      ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
+{
+  return call_make(
+      &(struct call){POLICY_OP_all_gather, sendbuff, recvbuff, sendcount, datatype, ncclSum, comm, stream, config});
+}
+
+ncclResult_t hook_ncclReduceScatterConfig(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                          ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                          const ncclCollConfig_t *config)
+{
+  return call_make(
+      &(struct call){POLICY_OP_reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream, config});
+}
+
+ncclResult_t hook_ncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                      const ncclCollConfig_t *config)
+{
+  return call_make(&(struct call){POLICY_OP_all_reduce, sendbuff, recvbuff, count, datatype, op, comm, stream, config});
 }
 
 /*
@@ -70,6 +95,35 @@ PASS_IN_ORDER(ncclScatter,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream),
               (sendbuff, recvbuff, count, datatype, root, comm, stream))
+PASS_IN_ORDER(ncclBroadcastConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config),
+              (sendbuff, recvbuff, count, datatype, root, comm, stream, config))
+PASS_IN_ORDER(ncclReduceConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
+               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+              (sendbuff, recvbuff, count, datatype, op, root, comm, stream, config))
+PASS_IN_ORDER(ncclAlltoAllConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config),
+              (sendbuff, recvbuff, count, datatype, comm, stream, config))
+PASS_IN_ORDER(ncclGatherConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config),
+              (sendbuff, recvbuff, count, datatype, root, comm, stream, config))
+PASS_IN_ORDER(ncclScatterConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config),
+              (sendbuff, recvbuff, count, datatype, root, comm, stream, config))
+/* NCCL launches one-sided calls as it does the others, so they have their place in the order (enqueue.cc, 2.30.7). */
+PASS_IN_ORDER(ncclPutSignal,
+              (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
+               size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream),
+              (localbuff, count, datatype, peer, peerWin, peerWinOffset, sigIdx, ctx, flags, comm, stream))
+PASS_IN_ORDER(ncclSignal, (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream),
+              (peer, sigIdx, ctx, flags, comm, stream))
+PASS_IN_ORDER(ncclWaitSignal, (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream),
+              (nDesc, signalDescs, comm, stream))
 
 ncclResult_t hook_ncclGroupStart(void)
 {

@@ -5,6 +5,7 @@
 
 #include "shim/child.h"
 #include "shim/comm.h"
+#include "shim/exports.h"
 #include "shim/group.h"
 #include "shim/hooks.h"
 #include "shim/log.h"
@@ -21,9 +22,18 @@ static bool is_set(const char *variable, int value, bool configured)
   return configured;
 }
 
+/* NCCL copies as many bytes as the job says there are; what is behind them is not the job's configuration. */
+#define HAS(config, member)                                                                                            \
+  ((config)->size >= offsetof(ncclConfig_t, member) + sizeof((config)->member) && is_config(config))
+
+static bool is_config(const ncclConfig_t *config)
+{
+  return config->magic == ABI_NCCL_CONFIG_MAGIC;
+}
+
 static bool is_nonblocking(const ncclConfig_t *config)
 {
-  return is_set("NCCL_COMM_BLOCKING", 0, config && config->magic == ABI_NCCL_CONFIG_MAGIC && config->blocking == 0);
+  return is_set("NCCL_COMM_BLOCKING", 0, config && HAS(config, blocking) && config->blocking == 0);
 }
 
 /*
@@ -32,8 +42,7 @@ static bool is_nonblocking(const ncclConfig_t *config)
  */
 static bool is_sharing(const ncclConfig_t *config)
 {
-  return is_set("NCCL_COMM_SPLIT_SHARE_RESOURCES", 1,
-                config && config->magic == ABI_NCCL_CONFIG_MAGIC && config->splitShare == 1);
+  return is_set("NCCL_COMM_SPLIT_SHARE_RESOURCES", 1, config && HAS(config, splitShare) && config->splitShare == 1);
 }
 
 /* Why a communicator that is about to be made cannot be attended, as this rank alone can tell. */
@@ -95,6 +104,8 @@ static struct attendance attend_offspring(ncclComm_t parent, const void *what, s
 
 static ncclResult_t made(struct attendance *attendance, ncclResult_t result, const ncclComm_t *handle)
 {
+  if (result == ncclSuccess || result == ncclInProgress)
+    exports_tell((const void *)(uintptr_t)REAL(ncclGetVersion), attendance->nccl_version);
   comm_made(attendance, handle ? *handle : NULL, result);
   return result;
 }
@@ -133,7 +144,7 @@ ncclResult_t hook_ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist
     struct attendance attendance = comm_attend(0, 0, 0, REASON_same_process);
     attendance.nranks = ndev;
     attendance.rank = i;
-    comm_made(&attendance, comm[i], result);
+    made(&attendance, result, &comm[i]);
   }
   return result;
 }

@@ -67,6 +67,49 @@
      cudaStream_t stream),                                                                                             \
     (sendbuff, recvbuff, count, datatype, root, comm, stream), ncclInvalidUsage)                                       \
                                                                                                                        \
+  X(NCCL, ncclAllGatherConfig, ncclResult_t, /* from 2.31.2 */                                                         \
+    (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,                 \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, sendcount, datatype, comm, stream, config), ncclInvalidUsage)                                 \
+  X(NCCL, ncclReduceScatterConfig, ncclResult_t, /* from 2.31.2 */                                                     \
+    (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, recvcount, datatype, op, comm, stream, config), ncclInvalidUsage)                             \
+  X(NCCL, ncclAllReduceConfig, ncclResult_t, /* from 2.31.2 */                                                         \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,     \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, count, datatype, op, comm, stream, config), ncclInvalidUsage)                                 \
+  X(NCCL, ncclBroadcastConfig, ncclResult_t, /* from 2.31.2 */                                                         \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,           \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, count, datatype, root, comm, stream, config), ncclInvalidUsage)                               \
+  X(NCCL, ncclReduceConfig, ncclResult_t, /* from 2.31.2 */                                                            \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,            \
+     ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),                                            \
+    (sendbuff, recvbuff, count, datatype, op, root, comm, stream, config), ncclInvalidUsage)                           \
+  X(NCCL, ncclAlltoAllConfig, ncclResult_t, /* from 2.31.2 */                                                          \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,                     \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, count, datatype, comm, stream, config), ncclInvalidUsage)                                     \
+  X(NCCL, ncclGatherConfig, ncclResult_t, /* from 2.31.2 */                                                            \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,           \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, count, datatype, root, comm, stream, config), ncclInvalidUsage)                               \
+  X(NCCL, ncclScatterConfig, ncclResult_t, /* from 2.31.2 */                                                           \
+    (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,           \
+     cudaStream_t stream, const ncclCollConfig_t *config),                                                             \
+    (sendbuff, recvbuff, count, datatype, root, comm, stream, config), ncclInvalidUsage)                               \
+  X(NCCL, ncclPutSignal, ncclResult_t, /* from 2.29.2 */                                                               \
+    (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,                     \
+     size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream),             \
+    (localbuff, count, datatype, peer, peerWin, peerWinOffset, sigIdx, ctx, flags, comm, stream), ncclInvalidUsage)    \
+  X(NCCL, ncclSignal, ncclResult_t,                                                                                    \
+    (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream),                         \
+    (peer, sigIdx, ctx, flags, comm, stream), /* from 2.29.2 */ ncclInvalidUsage)                                      \
+  X(NCCL, ncclWaitSignal, ncclResult_t,                                                                                \
+    (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream),                              \
+    (nDesc, signalDescs, comm, stream), /* from 2.29.2 */ ncclInvalidUsage)                                            \
+                                                                                                                       \
   X(NCCL, ncclGroupStart, ncclResult_t, (void), (), ncclInvalidUsage)                                                  \
   X(NCCL, ncclGroupEnd, ncclResult_t, (void), (), ncclInvalidUsage)                                                    \
   X(NCCL, ncclGroupSimulateEnd, ncclResult_t, (ncclSimInfo_t * simInfo), (simInfo), ncclInvalidUsage)                  \

@@ -4,6 +4,7 @@
 #include "shim/arena.h"
 #include "shim/comm.h"
 #include "shim/forecast.h"
+#include "shim/foreign.h"
 #include "shim/life.h"
 #include "shim/log.h"
 #include "shim/shadow.h"
@@ -36,18 +37,26 @@ struct segment *layout_segment_at(const void *ptr)
   return forecast_is_wanted() ? shadow_find(ptr) : arena_find(ptr);
 }
 
+/* Why a buffer is not in the arena. */
+static enum reason outside(const void *ptr)
+{
+  enum reason reason = foreign_reason(ptr);
+
+  if (reason == REASON_not_in_arena && life_policy()->arena && !arena_is_used() && !forecast_is_wanted())
+    log_warn_once(
+        "no memory came from the arena, so nothing can go symmetric: the job's allocator does not call "
+        "cudaMalloc where the shim sees it (a static CUDA runtime, for one), or [arena] callers does not name "
+        "it");
+  return reason;
+}
+
 static enum reason look_at_buffer(struct comm *comm, struct buffer *buffer)
 {
   if (window_job_overlaps(buffer->ptr, buffer->bytes))
     return REASON_job_registered;
   buffer->segment = layout_segment_at(buffer->ptr);
-  if (!buffer->segment) {
-    if (life_policy()->arena && !arena_is_used() && !forecast_is_wanted())
-      log_warn_once("no memory came from the arena, so nothing can go symmetric: the job's allocator does not call "
-                    "cudaMalloc where the shim sees it (expandable_segments, cudaMallocAsync, a static CUDA runtime), "
-                    "or [arena] callers does not name it");
-    return REASON_not_in_arena;
-  }
+  if (!buffer->segment)
+    return outside(buffer->ptr);
   if (buffer->segment->device != comm->child.device)
     return REASON_other_device;
   if (buffer->bytes > buffer->segment->size - ((uintptr_t)buffer->ptr - buffer->segment->base))

@@ -37,7 +37,10 @@
   X(redop, "NCCL has no symmetric kernel for this reduce op, and the policy does not rewrite it")                      \
   X(user_redop, "the reduce op was made by ncclRedOpCreatePreMulSum, and the policy does not rewrite it")              \
   /* a call, as one rank sees it: that rank declines, the others log peer_declined */                                  \
+  X(call_config, "the call carries settings of its own (ncclCollConfig_t), which the child communicator has not")      \
   X(not_in_arena, "a buffer does not lie in the arena")                                                                \
+  X(job_vmm, "a buffer lies in memory that the job's allocator maps itself, as expandable segments are")               \
+  X(job_pool, "a buffer comes from a stream-ordered pool, as cudaMallocAsync's do")                                    \
   X(crosses_segment, "a buffer runs past the end of its segment")                                                      \
   X(job_registered, "the job registered the buffer itself")                                                            \
   X(in_group, "the call was made inside ncclGroupStart/End")                                                           \

@@ -46,12 +46,17 @@ static const struct {
                              "symmetric kernels."},
     [REASON_redop] = {true, "Let the policy rewrite averages (rewrite = post_scale, or pre_scale with path = staged); "
                             "max, min and prod have no symmetric kernel."},
+    [REASON_call_config] = {true, "Leave the members of ncclCollConfig_t at their initial values where the shim is to "
+                                  "move the call; CTAs of symmetric calls are set by the policy."},
     [REASON_user_redop] = {true, "Let the policy rewrite it (path = staged, rewrite = pre_scale), or use the plain "
                                  "average: in FSDP2, leave gradient divide factors at their default."},
     [REASON_no_factor] = {false, "Nothing to do unless the job can make the reduce op with a factor in host memory."},
-    [REASON_not_in_arena] = {true, "The buffer came from another allocator: leave expandable_segments and "
-                                   "backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF, and see callers, min_bytes "
-                                   "and max_bytes in the policy's [arena]."},
+    [REASON_not_in_arena] = {true, "The buffer came from another allocator: see callers, min_bytes and max_bytes in "
+                                   "the policy's [arena], and whether the job has a static CUDA runtime."},
+    [REASON_job_vmm] = {true, "Take expandable_segments out of PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF), so that "
+                              "PyTorch allocates with cudaMalloc, or cover such calls with path = staged."},
+    [REASON_job_pool] = {true, "Take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF (PYTORCH_ALLOC_CONF), so "
+                               "that PyTorch allocates with cudaMalloc, or cover such calls with path = staged."},
     [REASON_crosses_segment] = {true,
                                 "Keep the buffer in one allocation; with PyTorch, leave expandable_segments off."},
     [REASON_job_registered] = {false, "Nothing to do: the job registers this buffer with NCCL itself."},

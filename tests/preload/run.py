@@ -14,6 +14,7 @@ import harness
 # pylint: disable=unused-import
 import cases_audit  # noqa: F401
 import cases_calls  # noqa: F401
+import cases_entries  # noqa: F401
 import cases_faults  # noqa: F401
 import cases_forecast  # noqa: F401
 import cases_graphs  # noqa: F401

@@ -277,7 +277,7 @@ int main(int argc, char **argv)
 {
   words = argv + 2;
   word_count = argc > 2 ? argc - 2 : 0;
-  if (argc > 1 && (play(scenes_groups, argv[1]) || play(scenes_graphs, argv[1]) || play(scenes_life, argv[1])))
+  if (argc > 1 && (play(scenes_groups, argv[1]) || play(scenes_graphs, argv[1]) || play(scenes_life, argv[1]) || play(scenes_entries, argv[1])))
     return 0;
   fprintf(stderr, "scenes: not understood\n");
   return 64;

@@ -76,6 +76,6 @@ struct scene_entry {
   const char *name;
   void (*play)(void);
 };
-extern const struct scene_entry scenes_groups[], scenes_graphs[], scenes_life[]; /* each ends with no name */
+extern const struct scene_entry scenes_groups[], scenes_graphs[], scenes_life[], scenes_entries[]; /* each ends with no name */
 
 #endif

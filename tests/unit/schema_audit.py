@@ -98,12 +98,12 @@ class Validator(unittest.TestCase):
         self.assertIn(text, schema.problem({**line, **changes}) or 'nothing wrong')
 
     def test_the_examples_are_good(self):
-        for event in ('start', 'comm', 'window', 'drop', 'call', 'summary'):
+        for event in ('start', 'comm', 'library', 'window', 'drop', 'call', 'summary'):
             self.good(example(event))
             self.assertEqual(example(event)['event'], event)
 
     def test_every_member_is_needed(self):
-        for event in ('start', 'comm', 'window', 'drop', 'call', 'summary'):
+        for event in ('start', 'comm', 'library', 'window', 'drop', 'call', 'summary'):
             for member in set(example(event)) - {'staged_calls', 'staged_bytes', 'event'}:
                 line = example(event)
                 del line[member]
@@ -152,7 +152,7 @@ class Validator(unittest.TestCase):
     def test_the_whole_schema_says_the_same(self):
         """What problem() takes apart, to be quick."""
         whole = schema.jsonschema.Draft202012Validator(schema.load())
-        for event in ('start', 'comm', 'window', 'drop', 'call', 'summary'):
+        for event in ('start', 'comm', 'library', 'window', 'drop', 'call', 'summary'):
             self.assertTrue(whole.is_valid(example(event)))
             self.assertFalse(whole.is_valid({**example(event), 'more': 1}))
 

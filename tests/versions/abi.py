@@ -31,7 +31,7 @@ TABLES = """
 #define UNHOOKED(library, name, ret, params, args, missing) @called|~|library|~|name|~|ret|~|params@
 #define DRIVER(name, params) @driver|~|CUDA|~|name|~|CUresult|~|params@
 ABI_CUDA_CONSTANTS(CONSTANT) ABI_CUDA_FIELDS(FIELD) ABI_DRIVER_FUNCTIONS(DRIVER)
-ABI_NCCL_CONSTANTS(CONSTANT) ABI_NCCL_FIELDS(FIELD) HOOKS(HOOKED) CALLED(UNHOOKED)
+ABI_NCCL_CONSTANTS(CONSTANT) ABI_NCCL_FIELDS(FIELD) ABI_NCCL_FIELDS_LATER(FIELD) HOOKS(HOOKED) CALLED(UNHOOKED)
 """
 
 
@@ -92,6 +92,29 @@ def plan_number(name):
     return int(re.search(rf"{name} = (\d+)", (ROOT / "shim/plan.c").read_text())[1])
 
 
+def known_names():
+    """What the shim knows of NCCL's functions, hooked, called or left alone."""
+    text = preprocess('#include "shim/exports.c"\n', f"-I{ROOT}", "-DSYMMSHIM_VERSION")
+    return set(re.findall(r"nccl\w+", re.search(r"static const char known\[\] =(.*?);", text, re.DOTALL)[1]))
+
+
+def newest_known():
+    return int(re.search(r"#define ABI_NCCL_NEWEST (\d+)", (ROOT / "shim/abi/nccl.h").read_text())[1])
+
+
+def takes_as_unset(settings):
+    """Whether the shim takes these bytes, the settings of a call, for ones that ask for nothing."""
+    program = """
+#include "shim/collconfig.c"
+static const _Alignas(16) unsigned char bytes[] = {%s};
+int main(void) { return collconfig_is_unset((const void *)bytes) ? 0 : 1; }
+""" % ",".join(map(str, settings))
+    with tempfile.TemporaryDirectory(prefix="symmshim-versions-") as folder:
+        subprocess.run(["cc", "-x", "c", f"-I{ROOT}", "-o", f"{folder}/unset", "-"], input=program, check=True,
+                       text=True)
+        return subprocess.run([f"{folder}/unset"], check=False).returncode == 0
+
+
 def used_in_shim():
     """The words of the shim's own sources, the declarations left out."""
     folder = ROOT / "shim"
@@ -143,6 +166,23 @@ class Headers:
         if not found or min(found) < 0:
             raise RuntimeError(f"the headers do not compile:\n{run.stderr[-3000:]}")
         return [(rows[at], words) for at, words in sorted(found.items())]
+
+    def settings(self):
+        """The bytes that the header's own initializer gives to the settings of a call; None before there are any."""
+        if "ncclCollConfig_t" not in self.words:
+            return None
+        program = self.include + """
+#include <stdio.h>
+int main(void)
+{
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  return fwrite(&config, sizeof(config), 1, stdout) == 1 ? 0 : 1;
+}
+"""
+        with tempfile.TemporaryDirectory(prefix="symmshim-versions-") as folder:
+            subprocess.run(["cc", "-x", "c", *self.flags, "-o", f"{folder}/settings", "-"], input=program, check=True,
+                           text=True)
+            return subprocess.run([f"{folder}/settings"], check=True, capture_output=True).stdout
 
     def config(self):
         """What the header's own initializer gives: size and magic of a configuration, and its settings."""

@@ -102,6 +102,18 @@ def check_config(headers, rows, unknown, code):
     return problems, size
 
 
+def check_known(headers, there, code):
+    """What a later version brings: functions and settings that the shim has to be told of."""
+    strange = {name for name in there if re.match("nccl[A-Z]", name)} - abi.known_names()
+    problems = [f"{name} is in none of the shim's lists (shim/exports.c)" for name in sorted(strange)]
+    if code > abi.newest_known():
+        problems.append(f"ABI_NCCL_NEWEST in shim/abi/nccl.h is only {abi.newest_known()}")
+    settings = headers.settings()
+    if settings and not abi.takes_as_unset(settings):
+        problems.append(f"NCCL_COLLCONFIG_INITIALIZER ({len(settings)} bytes) is not known to ask for nothing")
+    return problems
+
+
 def check_nccl(report, cache, rows, shim, name):
     toolkit, _, version = name.rpartition(":")
     toolkit = toolkit or "cu12"
@@ -122,7 +134,7 @@ def check_nccl(report, cache, rows, shim, name):
 
     _, unknown, problems, notes = abi.judge([row for row in rows if row.is_nccl], headers)
     more, size = check_config(headers, rows, unknown, code)
-    layout = report.judged(what, problems + more, notes)
+    layout = report.judged(what, problems + more + check_known(headers, there, code), notes)
 
     called = functions & there & headers.words
     problems, bound = guest.probe(library, headers, rows, shim, called)
