@@ -550,6 +550,7 @@ static void one_sided(void)
   CHECK_OK(ncclGetVersion(&version));
   fill(segment, job.rank, COUNT);
   memset(segment + half, 0, COUNT * sizeof(float));
+  sim_bootstrap_barrier("empty"); /* before anybody puts something there */
   if (version < 22902) {
     CHECK_IS(put_to_next(&job, segment, window, SEGMENT / 2), ncclInvalidUsage);
     job_end(&job);
