@@ -276,3 +276,20 @@ CUresult gpu_capture_unsafe(void)
   pthread_mutex_unlock(&gpu_lock);
   return result;
 }
+
+/*
+ * "It is invalid to synchronize a broader handle which encompasses an active stream capture, such as a device"
+ * (programming guide): unlike the above that does not hang on anybody's mode.
+ */
+CUresult gpu_capture_wait(int device)
+{
+  pthread_mutex_lock(&gpu_lock);
+  CUresult result = gpu_capture_unsafe_locked();
+  for (CUstream at = gpu_stream_list(); at; at = at->next)
+    if (at->capture && at->device == device) {
+      at->capture->invalid = true;
+      result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  pthread_mutex_unlock(&gpu_lock);
+  return result;
+}

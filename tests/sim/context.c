@@ -125,6 +125,20 @@ CUresult gpu_context_enter(int *device)
   return result;
 }
 
+CUresult gpu_context_reset(void)
+{
+  int device = current_device;
+  CUresult result = gpu_stream_device_synchronize(device);
+  if (result != CUDA_SUCCESS)
+    return result;
+  gpu_memory_reset(device);
+  for (int i = 0; i < GPU_MAX_DEVICES; i++)
+    peers[device][i] = peers[i][device] = false;
+  __atomic_store_n(&contexts[device].active, false, __ATOMIC_RELAXED);
+  current = NULL; /* the next runtime call makes it anew */
+  return CUDA_SUCCESS;
+}
+
 CUresult gpu_context_peer_set(int device, int peer, bool enable)
 {
   if (peer < 0 || peer >= device_count || peer == device)

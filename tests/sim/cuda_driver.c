@@ -189,7 +189,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 static CUresult context_synchronize(void)
 {
-  CUresult result = gpu_capture_unsafe();
+  CUresult result = gpu_capture_wait(gpu_context_device());
   return result == CUDA_SUCCESS ? gpu_stream_device_synchronize(gpu_context_device()) : result;
 }
 

@@ -68,7 +68,10 @@ static bool runtime_prepare(cudaError_t result)
 
 cudaError_t cudaMalloc(void **ptr, size_t size)
 {
-  return RUNTIME(cudaMalloc, SAFE(engine->memory_alloc(engine->context_device(), size, ptr)), "size=%zu", size);
+  return RUNTIME(cudaMalloc,
+                 ptr ? SAFE(engine->memory_alloc(engine->context_device(), size, ptr))
+                     : (cudaError_t)cudaErrorInvalidValue,
+                 "size=%zu", size);
 }
 
 cudaError_t cudaFree(void *ptr)
@@ -86,6 +89,14 @@ cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream)
 {
   return RUNTIME(cudaFreeAsync, ptr ? engine->pool_free(ptr, stream) : (cudaError_t)cudaSuccess, "%p stream=%p", ptr,
                  (void *)stream);
+}
+
+cudaError_t cudaMallocPitch(void **ptr, size_t *pitch, size_t width, size_t height)
+{
+  enum { ALIGNMENT = 512 };
+  *pitch = (width + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  return RUNTIME(cudaMallocPitch, SAFE(engine->memory_alloc(engine->context_device(), *pitch * height, ptr)),
+                 "width=%zu height=%zu", width, height);
 }
 
 cudaError_t cudaMallocHost(void **ptr, size_t size)
@@ -114,17 +125,24 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, cudaMemcpy
                  dst, src, count, kind, (void *)stream);
 }
 
+static bool is_device(int device)
+{
+  return device >= 0 && device < engine->context_device_count();
+}
+
+#define ORDINALS(dst, src, call) (is_device(dst) && is_device(src) ? (call) : (cudaError_t)cudaErrorInvalidDevice)
+
 cudaError_t cudaMemcpyPeer(void *dst, int dst_device, const void *src, int src_device, size_t count)
 {
-  return RUNTIME(cudaMemcpyPeer, engine->copy_now(dst, src, count), "%p@%d %p@%d count=%zu", dst, dst_device, src,
-                 src_device, count);
+  return RUNTIME(cudaMemcpyPeer, ORDINALS(dst_device, src_device, engine->copy_now(dst, src, count)),
+                 "%p@%d %p@%d count=%zu", dst, dst_device, src, src_device, count);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t count,
                                 cudaStream_t stream)
 {
-  return RUNTIME(cudaMemcpyPeerAsync, engine->copy_submit(dst, src, count, stream), "%p@%d %p@%d count=%zu stream=%p",
-                 dst, dst_device, src, src_device, count, (void *)stream);
+  return RUNTIME(cudaMemcpyPeerAsync, ORDINALS(dst_device, src_device, engine->copy_submit(dst, src, count, stream)),
+                 "%p@%d %p@%d count=%zu stream=%p", dst, dst_device, src, src_device, count, (void *)stream);
 }
 
 cudaError_t cudaMemset(void *ptr, int value, size_t count)
@@ -207,9 +225,20 @@ cudaError_t cudaGetDeviceCount(int *count)
   return RUNTIME_BARE(cudaGetDeviceCount, device_count(count), "%s", "");
 }
 
+static cudaError_t device_synchronize(int device)
+{
+  cudaError_t result = engine->capture_wait(device);
+  return result == cudaSuccess ? engine->stream_device_synchronize(device) : result;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
-  return RUNTIME(cudaDeviceSynchronize, SAFE(engine->stream_device_synchronize(engine->context_device())), "%s", "");
+  return RUNTIME(cudaDeviceSynchronize, device_synchronize(engine->context_device()), "%s", "");
+}
+
+cudaError_t cudaDeviceReset(void)
+{
+  return RUNTIME(cudaDeviceReset, SAFE(engine->context_reset()), "%s", "");
 }
 
 static cudaError_t device_peer(int *can, int device, int peer)

@@ -55,6 +55,7 @@ struct sim_capture_info {
   X(int, context_device, (void))                                                                                       \
   X(CUresult, context_enter, (int *device)) /* make the current device's primary context current, as the runtime */    \
   X(CUresult, context_peer_set, (int device, int peer, bool enable))                                                   \
+  X(CUresult, context_reset, (void)) /* the current device's */                                                        \
   /* memory.c */                                                                                                       \
   X(CUresult, memory_alloc, (int device, size_t size, void **ptr))                                                     \
   X(CUresult, memory_free, (void *ptr))                                                                                \
@@ -109,7 +110,8 @@ struct sim_capture_info {
   X(CUresult, capture_end, (CUstream stream, cudaGraph_t * graph))                                                     \
   X(CUresult, capture_status, (CUstream stream, CUstreamCaptureStatus * status))                                       \
   X(CUresult, capture_exchange_mode, (CUstreamCaptureMode * mode))                                                     \
-  X(CUresult, capture_unsafe, (void)) /* an error where a capture forbids such calls; that breaks the capture */       \
+  X(CUresult, capture_unsafe, (void))     /* an error where a capture forbids such calls; that breaks the capture */   \
+  X(CUresult, capture_wait, (int device)) /* the same of a wait for a device: whatever the thread's mode */            \
   X(CUresult, capture_info, (CUstream stream, struct sim_capture_info * info))                                         \
   /* graph.c */                                                                                                        \
   X(CUresult, graph_instantiate, (cudaGraphExec_t * exec, cudaGraph_t graph))                                          \

@@ -175,6 +175,8 @@ bool gpu_context_is_active(int device);
 CUresult gpu_context_push(CUcontext context);
 CUresult gpu_context_pop(CUcontext *context);
 
+void gpu_memory_reset(int device); /* memory.c for context.c */
+
 /* memory.c for vmm.c and ipc.c; takes memory.c's lock itself where it does not say otherwise. */
 void gpu_memory_lock(void);
 void gpu_memory_unlock(void);

@@ -231,6 +231,20 @@ void gpu_memory_drop(uintptr_t base)
   gpu_memory_unlock();
 }
 
+/* What cudaMalloc gave goes with the context; VMM memory belongs to none. */
+void gpu_memory_reset(int device)
+{
+  gpu_memory_lock();
+  for (size_t i = 0; i < map_count;)
+    if (map[i].kind == SIM_MEMORY_PLAIN && map[i].device == device) {
+      gpu_memory_give(device, map[i].size);
+      memory_unmap(map[i]);
+    } else {
+      i++;
+    }
+  gpu_memory_unlock();
+}
+
 CUresult gpu_memory_host_alloc(size_t size, void **ptr)
 {
   *ptr = NULL;

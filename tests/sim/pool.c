@@ -32,13 +32,14 @@ static void pool_free_run(void *arg)
   gpu_memory_drop((uintptr_t)arg);
 }
 
+/* cudaMalloc's memory may be freed so too (by NVIDIA's description of the allocator, not measured). */
 CUresult gpu_pool_free(void *ptr, CUstream stream)
 {
   struct sim_memory memory;
   CUresult result = outside_captures(stream);
   if (result != CUDA_SUCCESS)
     return result;
-  if (!gpu_memory_find(ptr, &memory) || memory.base != (uintptr_t)ptr || !memory.pooled)
+  if (!gpu_memory_find(ptr, &memory) || memory.base != (uintptr_t)ptr || memory.kind != SIM_MEMORY_PLAIN)
     return CUDA_ERROR_INVALID_VALUE;
   return gpu_stream_submit(stream, &(struct sim_work){.run = pool_free_run, .arg = ptr}, NULL);
 }

@@ -204,6 +204,83 @@ static void test_last_error(void **state)
   unmap_piece(base, handle);
 }
 
+/* cudaMalloc's memory goes when the stream comes to it; VMM memory is refused. */
+static void test_free_async(void **state)
+{
+  unused(state);
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr base = map_piece(0, &handle);
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  void *data;
+  assert_ok(cudaMalloc(&data, MIB));
+  assert_ok(cudaStreamCreateWithFlags(&stream, CU_STREAM_NON_BLOCKING));
+  assert_int_equal(cudaFreeAsync((void *)(uintptr_t)base, stream), cudaErrorInvalidValue);
+  assert_int_equal(cudaFreeAsync((char *)data + 512, stream), cudaErrorInvalidValue);
+  assert_ok(cudaStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  assert_int_equal(cudaFreeAsync(data, stream), cudaErrorNotSupported);
+  assert_ok(cudaStreamEndCapture(stream, &graph));
+  gate_place(stream);
+  assert_ok(cudaMemsetAsync(data, 1, MIB, stream));
+  assert_ok(cudaFreeAsync(data, stream));
+  *(char *)data = 2;
+  pthread_t thread = gate_open_later();
+  assert_ok(cudaStreamSynchronize(stream));
+  assert_ok(pthread_join(thread, NULL));
+  assert_int_equal(cudaFree(data), cudaErrorInvalidValue);
+  assert_ok(cudaGraphDestroy(graph));
+  assert_ok(cudaStreamDestroy(stream));
+  unmap_piece(base, handle);
+  cudaGetLastError();
+}
+
+/* A wait for the device breaks a capture on it, whatever the modes; cudaFree in relaxed mode does not. */
+static void test_wait_in_capture(void **state)
+{
+  unused(state);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  cudaStream_t stream;
+  cudaGraph_t graph = NULL;
+  void *data;
+  assert_ok(cudaMalloc(&data, MIB));
+  assert_ok(cudaStreamCreateWithFlags(&stream, CU_STREAM_NON_BLOCKING));
+  assert_ok(cudaThreadExchangeStreamCaptureMode(&mode));
+  assert_ok(cudaStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  assert_ok(cudaFree(data));
+  assert_ok(cudaSetDevice(1));
+  assert_ok(cudaDeviceSynchronize());
+  assert_ok(cudaSetDevice(0));
+  assert_int_equal(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
+  assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+  assert_ok(cudaThreadExchangeStreamCaptureMode(&mode));
+  assert_ok(cudaStreamDestroy(stream));
+  cudaGetLastError();
+}
+
+/* What cudaMalloc gave goes, of this device alone; VMM memory stays. */
+static void test_reset(void **state)
+{
+  unused(state);
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr base = map_piece(2, &handle);
+  void *mine;
+  void *other;
+  assert_ok(cudaMalloc(&other, MIB));
+  assert_ok(cudaSetDevice(2));
+  assert_ok(cudaMalloc(&mine, MIB));
+  assert_ok(cudaDeviceEnablePeerAccess(0, 0));
+  assert_ok(cudaDeviceReset());
+  assert_int_equal(cudaFree(mine), cudaErrorInvalidValue);
+  assert_ok(cudaDeviceEnablePeerAccess(0, 0));
+  *(char *)(uintptr_t)base = 1;
+  assert_ok(cudaDeviceReset());
+  assert_ok(cudaSetDevice(0));
+  assert_ok(cudaMemset(other, 1, MIB));
+  assert_ok(cudaFree(other));
+  unmap_piece(base, handle);
+  cudaGetLastError();
+}
+
 static void test_vmm_rules(void **state)
 {
   unused(state);
@@ -265,7 +342,6 @@ static void test_pool(void **state)
   assert_ok(cudaMalloc(&plain, PIECE));
   assert_ok(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, (CUdeviceptr)(uintptr_t)plain));
   assert_null(pool);
-  assert_int_equal(cudaFreeAsync(plain, NULL), cudaErrorInvalidValue);
   assert_ok(cudaStreamCreateWithFlags(&stream, 1));
   assert_ok(cudaMemGetInfo(&before, &total));
   assert_ok(cudaMallocAsync(&pooled, PIECE, stream));
@@ -495,13 +571,23 @@ int main(void)
   };
   const char *child = getenv("SIM_TEST_CHILD");
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_context),    cmocka_unit_test(test_unmap_does_not_wait),
-      cmocka_unit_test(test_faults),     cmocka_unit_test(test_free_waits),
-      cmocka_unit_test(test_pool),       cmocka_unit_test(test_last_error),
-      cmocka_unit_test(test_vmm_rules),  cmocka_unit_test(test_vmm_export),
-      cmocka_unit_test(test_vmm_shared), cmocka_unit_test(test_peer_copies),
-      cmocka_unit_test(test_memory_cap), cmocka_unit_test(test_fork),
-      cmocka_unit_test(test_fail),       cmocka_unit_test(test_exports),
+      cmocka_unit_test(test_context),
+      cmocka_unit_test(test_unmap_does_not_wait),
+      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_free_waits),
+      cmocka_unit_test(test_pool),
+      cmocka_unit_test(test_last_error),
+      cmocka_unit_test(test_vmm_rules),
+      cmocka_unit_test(test_vmm_export),
+      cmocka_unit_test(test_vmm_shared),
+      cmocka_unit_test(test_peer_copies),
+      cmocka_unit_test(test_memory_cap),
+      cmocka_unit_test(test_fork),
+      cmocka_unit_test(test_fail),
+      cmocka_unit_test(test_exports),
+      cmocka_unit_test(test_free_async),
+      cmocka_unit_test(test_reset),
+      cmocka_unit_test(test_wait_in_capture),
   };
   if (child)
     children[atoi(child)]();
