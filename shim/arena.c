@@ -12,7 +12,8 @@
 enum {
   MAX_DEVICES = 64,
   MAX_SEGMENTS = 1 << 16,
-  RANGE_FACTOR = 8 /* address space is reserved for so many times the device's memory */
+  RANGE_FACTOR = 8, /* address space is reserved for so many times the device's memory */
+  GAP = 1           /* granules between segments, so that what runs past one's end faults */
 };
 
 struct range {
@@ -22,7 +23,7 @@ struct range {
   size_t next;       /* granule at which the next search begins */
   size_t used;       /* bytes of its segments, parked ones too */
   size_t parked;     /* bytes of those that the job has freed */
-  CUcontext context; /* that opened the range; its work is waited for when memory is freed from another device */
+  CUcontext context; /* that used it last; its work is waited for when memory is freed from another device */
   CUmemAllocationProp prop;
   int state; /* 0: not tried, 1: ready, -1: this device has no arena; last, since it is read without the lock */
 };
@@ -30,6 +31,8 @@ struct range {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranges and segments; never held across a driver call */
 static struct range ranges[MAX_DEVICES];
 static uint64_t peers_of[MAX_DEVICES]; /* devices that may access a device's memory, a bit each */
+static uint64_t met;                   /* devices that have memory of whatever kind, a bit each */
+static uint32_t unsettled;             /* segments that were freed where the device could not be waited for */
 static struct segment *segments;       /* MAX_SEGMENTS of them */
 static uint32_t segments_used;         /* entries that were ever taken */
 static uint64_t last_id;
@@ -105,15 +108,27 @@ static const struct driver *loaded_driver(void)
 
 /*
  * cudaMalloc's memory can be copied between a process's devices whether or not peer access is enabled; VMM memory only
- * where it is mapped. So once the arena serves two devices each may reach the other's.
+ * where it is mapped. So each device that the process has memory on may reach the arena's.
  */
 static void grant_both_ways(int device)
 {
-  for (int other = 0; other < MAX_DEVICES; other++)
-    if (other != device && __atomic_load_n(&ranges[other].state, __ATOMIC_ACQUIRE) > 0) {
+  uint64_t others = __atomic_or_fetch(&met, 1ULL << device, __ATOMIC_SEQ_CST) & ~(1ULL << device);
+
+  for (int other = 0; others >> other; other++)
+    if (others >> other & 1) {
       arena_grant(other, device);
       arena_grant(device, other);
     }
+}
+
+void arena_meet(void)
+{
+  const struct driver *driver = real_driver();
+  CUdevice device;
+
+  if (driver && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device >= 0 && device < MAX_DEVICES &&
+      !(__atomic_load_n(&met, __ATOMIC_RELAXED) >> device & 1))
+    grant_both_ways(device);
 }
 
 /* The current device's range, opened at first use; NULL where there can be none. */
@@ -132,8 +147,10 @@ static struct range *current_range(const struct driver *driver)
     return NULL;
   driver->cuCtxGetCurrent(&fresh.context);
   range = &ranges[device];
-  if (__atomic_load_n(&range->state, __ATOMIC_ACQUIRE) != 0) /* pairs with the release below */
+  if (__atomic_load_n(&range->state, __ATOMIC_ACQUIRE) != 0) {          /* pairs with the release below */
+    __atomic_store_n(&range->context, fresh.context, __ATOMIC_RELAXED); /* another one after cudaDeviceReset */
     return range->state > 0 ? range : NULL;
+  }
 
   ready = open_range(driver, device, &fresh);
   pthread_mutex_lock(&lock);
@@ -168,10 +185,13 @@ static void set_owner(struct range *range, const struct segment *segment, uint32
     __atomic_store_n(owner_of(range, segment->base + offset), owner, __ATOMIC_RELEASE);
 }
 
-/* Next fit: finds `size` bytes of unused addresses. Holds the lock. */
+/*
+ * Next fit: finds `size` bytes of unused addresses, with a gap on both sides: a copy that runs past the end of
+ * cudaMalloc's memory is refused, and one over mappings side by side is not. Holds the lock.
+ */
 static bool find_addresses(struct range *range, size_t size, uintptr_t *base)
 {
-  size_t granules = range->size / range->granularity, wanted = size / range->granularity, run = 0;
+  size_t granules = range->size / range->granularity, wanted = size / range->granularity + 2 * GAP, run = 0;
 
   if (wanted > granules)
     return false;
@@ -182,8 +202,8 @@ static bool find_addresses(struct range *range, size_t size, uintptr_t *base)
     }
     run = range->owners[at] == 0 ? run + 1 : 0;
     if (run == wanted) {
-      *base = range->base + (at + 1 - wanted) * range->granularity;
-      range->next = (at + 1) % granules;
+      *base = range->base + (at + 1 - wanted + GAP) * range->granularity;
+      range->next = (at + 1 - GAP) % granules; /* one gap between two is enough */
       return true;
     }
   }
@@ -259,21 +279,46 @@ static void unback_segment(const struct driver *driver, const struct segment *se
   driver->cuMemRelease(segment->handle);
 }
 
-/* Waits for all work of a device, whichever is current. */
-static CUresult settle_device(const struct driver *driver, int device)
+/* Makes a device's context current if it is not. */
+static CUresult enter_device(const struct driver *driver, int device, bool *ret_entered)
+{
+  CUdevice current;
+
+  *ret_entered = driver->cuCtxGetDevice(&current) != CUDA_SUCCESS || current != device;
+  return *ret_entered ? driver->cuCtxPushCurrent_v2(__atomic_load_n(&ranges[device].context, __ATOMIC_RELAXED))
+                      : (CUresult)CUDA_SUCCESS;
+}
+
+/*
+ * Waits for all work of a device, whichever is current. By the runtime, where the job asked for it: a failure is then
+ * its last error, as cudaFree's would be. Both APIs have the same numbers since CUDA 10.1.
+ */
+static cudaError_t settle_device(const struct driver *driver, int device, bool by_runtime)
 {
   CUcontext previous;
-  CUdevice current;
-  CUresult result;
+  bool entered;
+  cudaError_t result = (cudaError_t)enter_device(driver, device, &entered);
 
-  if (driver->cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device)
-    return driver->cuCtxSynchronize();
-  result = driver->cuCtxPushCurrent_v2(ranges[device].context);
-  if (result != CUDA_SUCCESS)
+  if (result != cudaSuccess)
     return result;
-  result = driver->cuCtxSynchronize();
-  driver->cuCtxPopCurrent_v2(&previous);
+  result = by_runtime ? REAL(cudaDeviceSynchronize)() : (cudaError_t)driver->cuCtxSynchronize();
+  if (entered)
+    driver->cuCtxPopCurrent_v2(&previous);
   return result;
+}
+
+/*
+ * In relaxed mode cudaFree is allowed while the thread captures a graph, and a wait for the device breaks the capture.
+ * Whether there is a capture this cannot tell; such threads are few.
+ */
+static bool may_wait(const struct driver *driver)
+{
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+  if (driver->cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+    return true;
+  driver->cuThreadExchangeStreamCaptureMode(&(CUstreamCaptureMode){mode});
+  return mode != CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 /* A parked segment that fits, its windows still valid; NULL if there is none. */
@@ -284,8 +329,9 @@ static struct segment *unpark(int device, size_t size)
   pthread_mutex_lock(&lock);
   for (uint32_t i = 0; i < segments_used; i++) {
     struct segment *segment = &segments[i];
-    if (segment->parked && !segment->retired && segment->device == device && segment->size >= size &&
-        segment->size - size <= size / ARENA_PARKED_FIT && (!found || segment->size < found->size))
+    if (segment->parked && !segment->retired && !segment->unsettled && segment->device == device &&
+        segment->size >= size && segment->size - size <= size / ARENA_PARKED_FIT &&
+        (!found || segment->size < found->size))
       found = segment;
   }
   if (found) {
@@ -295,6 +341,61 @@ static struct segment *unpark(int device, size_t size)
   }
   pthread_mutex_unlock(&lock);
   return found;
+}
+
+static void give_back(const struct driver *driver, struct segment *segment)
+{
+  unback_segment(driver, segment);
+  forget_segment(&ranges[segment->device], segment);
+}
+
+/* The first of the unsettled segments with an id above `after`, copied; its id is 0 if there is none. */
+static struct segment next_unsettled(uint64_t after)
+{
+  struct segment next = {0};
+
+  pthread_mutex_lock(&lock);
+  for (uint32_t i = 0; i < segments_used; i++)
+    if (segments[i].unsettled && segments[i].id > after && (next.id == 0 || segments[i].id < next.id))
+      next = segments[i];
+  pthread_mutex_unlock(&lock);
+  return next;
+}
+
+/* A segment whose device was waited for stays parked for its windows alone, or goes. Returns whether it went. */
+static bool mark_settled(const struct driver *driver, const struct segment *copy)
+{
+  struct segment *segment = NULL;
+  bool held = true;
+
+  pthread_mutex_lock(&lock);
+  for (uint32_t i = 0; i < segments_used && !segment; i++)
+    if (segments[i].id == copy->id && segments[i].unsettled)
+      segment = &segments[i];
+  if (segment) { /* no other thread was first */
+    segment->unsettled = false;
+    __atomic_sub_fetch(&unsettled, 1, __ATOMIC_RELAXED);
+    held = segment->windows > 0;
+    ranges[segment->device].parked -= held ? 0 : segment->size;
+  }
+  pthread_mutex_unlock(&lock);
+  if (!held)
+    give_back(driver, segment);
+  return !held;
+}
+
+bool arena_settle_freed(void)
+{
+  const struct driver *driver = real_driver();
+  struct segment copy = {0};
+  bool went = false;
+
+  if (__atomic_load_n(&unsettled, __ATOMIC_RELAXED) == 0 || !driver || !may_wait(driver))
+    return false;
+  while ((copy = next_unsettled(copy.id)).id != 0)
+    if (settle_device(driver, copy.device, false) == cudaSuccess)
+      went |= mark_settled(driver, &copy);
+  return went;
 }
 
 int arena_alloc(void **ptr, size_t size, size_t max_bytes, enum arena_kind kind)
@@ -373,14 +474,16 @@ struct segment *arena_find(const void *ptr)
   return segment && !segment->imported && !__atomic_load_n(&segment->parked, __ATOMIC_RELAXED) ? segment : NULL;
 }
 
-/* Parks a segment if a window holds it. False: the caller gives the memory back. */
-static bool park(struct segment *segment)
+/* Parks a segment if a window holds it, or its device could not be waited for. False: give the memory back. */
+static bool park(struct segment *segment, bool settled)
 {
   bool parked;
 
   pthread_mutex_lock(&lock);
-  parked = segment->windows > 0;
+  parked = segment->windows > 0 || !settled;
   if (parked) {
+    segment->unsettled = !settled;
+    __atomic_add_fetch(&unsettled, settled ? 0 : 1, __ATOMIC_RELAXED);
     __atomic_store_n(&segment->parked, true, __ATOMIC_RELAXED);
     ranges[segment->device].parked += segment->size;
   }
@@ -388,22 +491,42 @@ static bool park(struct segment *segment)
   return parked;
 }
 
-static void give_back(const struct driver *driver, struct segment *segment)
+/* A live segment that begins there, or NULL: then the pointer is not the arena's to free. */
+static struct segment *find_base(const void *ptr)
 {
-  unback_segment(driver, segment);
-  forget_segment(&ranges[segment->device], segment);
+  struct segment *segment = arena_find(ptr);
+
+  return segment && (uintptr_t)ptr == segment->base ? segment : NULL;
 }
 
 bool arena_free(void *ptr, cudaError_t *result)
 {
   const struct driver *driver = real_driver();
-  struct segment *segment = arena_find(ptr);
+  struct segment *segment = find_base(ptr);
+  bool wait;
 
-  if (!driver || !segment || (uintptr_t)ptr != segment->base)
+  if (!driver || !segment)
     return false;
-  /* Errors of asynchronous work, and of a capture in the way, have the same numbers in both APIs since CUDA 10.1. */
-  *result = (cudaError_t)settle_device(driver, segment->device);
-  if (*result == cudaSuccess && !park(segment))
+  arena_settle_freed();
+  wait = may_wait(driver);
+  *result = wait ? settle_device(driver, segment->device, true) : cudaSuccess;
+  if (*result == cudaSuccess && !park(segment, wait))
+    give_back(driver, segment);
+  return true;
+}
+
+bool arena_free_in_stream(void *ptr, cudaStream_t stream, cudaError_t *result)
+{
+  const struct driver *driver = real_driver();
+  struct segment *segment = find_base(ptr);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+  /* In a capture only a graph's own memory can be freed so; the real function says it. */
+  if (!driver || !segment || driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_NONE)
+    return false;
+  *result = REAL(cudaStreamSynchronize)(stream);
+  if (*result == cudaSuccess && !park(segment, true))
     give_back(driver, segment);
   return true;
 }
@@ -421,6 +544,46 @@ void arena_retire(struct segment *segment)
   pthread_mutex_unlock(&lock);
   if (!held)
     give_back(real_driver(), segment);
+}
+
+/* The first segment of a device with an id above `after`; NULL if there is none. */
+static struct segment *next_of_device(int device, uint64_t after)
+{
+  struct segment *next = NULL;
+
+  pthread_mutex_lock(&lock);
+  for (uint32_t i = 0; i < segments_used; i++)
+    if (segments[i].id > after && segments[i].device == device && !segments[i].retired && !segments[i].imported &&
+        (!next || segments[i].id < next->id))
+      next = &segments[i];
+  pthread_mutex_unlock(&lock);
+  return next;
+}
+
+void arena_forget_device(int device)
+{
+  struct segment *segment;
+  uint64_t id = 0;
+
+  while ((segment = next_of_device(device, id))) {
+    id = segment->id;
+    pthread_mutex_lock(&lock);
+    ranges[device].parked -= segment->parked ? segment->size : 0;
+    __atomic_sub_fetch(&unsettled, segment->unsettled ? 1 : 0, __ATOMIC_RELAXED);
+    segment->unsettled = false;
+    pthread_mutex_unlock(&lock);
+    arena_retire(segment);
+  }
+}
+
+size_t arena_parked_bytes(int device)
+{
+  size_t parked;
+
+  pthread_mutex_lock(&lock);
+  parked = device >= 0 && device < MAX_DEVICES ? ranges[device].parked : 0;
+  pthread_mutex_unlock(&lock);
+  return parked;
 }
 
 bool arena_is_parking_more_than(uint64_t max)
@@ -447,7 +610,7 @@ void arena_unpin(struct segment *segment)
   bool last;
 
   pthread_mutex_lock(&lock);
-  last = --segment->windows == 0 && segment->parked;
+  last = --segment->windows == 0 && segment->parked && !segment->unsettled;
   if (last) {
     __atomic_store_n(&segment->parked, false, __ATOMIC_RELAXED);
     ranges[segment->device].parked -= segment->retired ? 0 : segment->size;
@@ -596,7 +759,7 @@ CUresult arena_settle(void)
 
   for (int device = 0; driver && device < MAX_DEVICES && result == CUDA_SUCCESS; device++)
     if (__atomic_load_n(&ranges[device].state, __ATOMIC_ACQUIRE) > 0)
-      result = settle_device(driver, device);
+      result = (CUresult)settle_device(driver, device, false);
   return result;
 }
 

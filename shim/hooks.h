@@ -16,6 +16,10 @@
 #define HOOKS(X)                                                                                                       \
   X(CUDART, cudaMalloc, cudaError_t, (void **devPtr, size_t size), (devPtr, size), cudaErrorInitializationError)       \
   X(CUDART, cudaFree, cudaError_t, (void *devPtr), (devPtr), cudaErrorInitializationError)                             \
+  X(CUDART, cudaFreeAsync, cudaError_t, (void *devPtr, cudaStream_t hStream), (devPtr, hStream), /* from 11.2 */        \
+    cudaErrorNotSupported)                                                                                             \
+  X(CUDART, cudaMemGetInfo, cudaError_t, (size_t *free, size_t *total), (free, total), cudaErrorInitializationError)   \
+  X(CUDART, cudaDeviceReset, cudaError_t, (void), (), cudaErrorInitializationError)                                    \
   X(CUDART, cudaDeviceEnablePeerAccess, cudaError_t, (int peerDevice, unsigned int flags), (peerDevice, flags),        \
     cudaErrorNotSupported)                                                                                             \
   X(CUDART, cudaIpcGetMemHandle, cudaError_t, (cudaIpcMemHandle_t * handle, void *devPtr), (handle, devPtr),           \
@@ -159,6 +163,8 @@
 /* Real functions that the shim calls without interposing them; rows as above. */
 #define CALLED(X)                                                                                                      \
   X(CUDART, cudaGetLastError, cudaError_t, (void), (), cudaErrorInitializationError)                                   \
+  X(CUDART, cudaDeviceSynchronize, cudaError_t, (void), (), cudaErrorInitializationError)                              \
+  X(CUDART, cudaStreamSynchronize, cudaError_t, (cudaStream_t stream), (stream), cudaErrorInitializationError)         \
   X(NCCL, ncclGetVersion, ncclResult_t, (int *version), (version), ncclInvalidUsage)                                   \
   X(NCCL, ncclCommCount, ncclResult_t, (const ncclComm_t comm, int *count), (comm, count), ncclInvalidUsage)           \
   X(NCCL, ncclCommUserRank, ncclResult_t, (const ncclComm_t comm, int *rank), (comm, rank), ncclInvalidUsage)

@@ -33,7 +33,7 @@ static const struct kernels *kernels_of(CUcontext context)
   size_t count = __atomic_load_n(&loaded_count, __ATOMIC_ACQUIRE); /* pairs with the release in rewrite_prepare() */
 
   for (size_t i = 0; i < count; i++)
-    if (loaded[i].context == context)
+    if (__atomic_load_n(&loaded[i].context, __ATOMIC_RELAXED) == context)
       return &loaded[i];
   return NULL;
 }
@@ -74,6 +74,15 @@ bool rewrite_prepare(CUcontext context)
   }
   pthread_mutex_unlock(&lock);
   return kernels_of(context) != NULL;
+}
+
+void rewrite_forget(CUcontext context)
+{
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < loaded_count; i++)
+    if (loaded[i].context == context)
+      __atomic_store_n(&loaded[i].context, NULL, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&lock);
 }
 
 bool rewrite_scale(CUcontext context, CUstream stream, void *to, const void *from, size_t count,

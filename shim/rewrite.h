@@ -16,6 +16,9 @@
 /* Makes the device code ready in a context that is current; false when that cannot be done. Idempotent. */
 bool rewrite_prepare(CUcontext context);
 
+/* The context was reset, and the device code is gone with it. No thread may be using that. */
+void rewrite_forget(CUcontext context);
+
 /*
  * Enqueues to[i] = from[i] * factor on `stream`, in a prepared, current context; `to` and `from` are the same or do not
  * overlap. dtype is bf16, fp16 or fp32. False when the launch failed: then `to` holds no such thing, and the caller

@@ -17,6 +17,7 @@ import tempfile
 import time
 
 import sections_life
+import sections_memory
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -229,7 +230,7 @@ def speed(bench):
 
 
 MORE = {"staging": sections_life.staging, "life": sections_life.life, "cycles": sections_life.cycles,
-        "killed": sections_life.killed}
+        "killed": sections_life.killed, "memory": sections_memory.memory}
 
 
 def main():

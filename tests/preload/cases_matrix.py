@@ -337,7 +337,7 @@ def missing(name):
     """As a program that probes would take it: not supported."""
     if name.startswith("nccl"):
         return 5
-    return 801 if name in ("cudaDeviceEnablePeerAccess",) or name.startswith("cudaIpc") else 3
+    return 801 if name in ("cudaDeviceEnablePeerAccess", "cudaFreeAsync") or name.startswith("cudaIpc") else 3
 
 
 def probes(*words, shim):

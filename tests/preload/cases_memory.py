@@ -293,10 +293,7 @@ def calls_keep_errno_and_last_error():
 @case("memory")
 def free_in_capture():
     """An error, as without the shim; and the memory is still there afterwards."""
-    result = probe("capture", same=False)
-    without = execute([setup.probe, "capture"])
-    # What the driver says of the arena's memory is returned, but is not the runtime's last error.
-    equal(re.sub("last .*", "", result.stdout), re.sub("last .*", "", without.stdout), "what the calls give")
+    probe("capture")
 
 
 # Communicators.

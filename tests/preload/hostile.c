@@ -14,6 +14,8 @@
  *   see
  *   send:C,X recv:C,X from rank 0 to rank 1, waited for
  *   meet              waits for all ranks
+ *   room              says how many MiB are free
+ *   reset             cudaDeviceReset, after which there is no memory
  *   sleep:MS stop:MS  late, or stopped as by SIGSTOP
  *   kill exit:STATUS  the end of this process
  *   fill              leaves /dev/shm no room
@@ -240,6 +242,28 @@ static void meet(void)
   sim_bootstrap_barrier(name);
 }
 
+static void room(void)
+{
+  size_t free_bytes = 0, total = 0;
+
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+  printf("hostile: rank %d: %zu free\n", rank, free_bytes / MIB);
+}
+
+static void make_streams(void)
+{
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, 1));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&aside, 1));
+}
+
+static void reset(void)
+{
+  CUDA_CHECK(cudaDeviceReset());
+  for (char letter = 'A'; letter <= 'Z'; letter++)
+    *named(letter) = NULL;
+  make_streams();
+}
+
 /* Whatever room /dev/shm has. */
 static void fill_up(void)
 {
@@ -314,6 +338,10 @@ static void take_word(const char *step)
     meet();
   else if (strcmp(step, "fill") == 0)
     fill_up();
+  else if (strcmp(step, "room") == 0)
+    room();
+  else if (strcmp(step, "reset") == 0)
+    reset();
   else if (strcmp(step, "kill") == 0)
     kill(getpid(), SIGKILL);
   else
@@ -329,8 +357,7 @@ int main(int argc, char **argv)
   size = job_size();
   CUDA_CHECK(cudaGetDeviceCount(&devices));
   CUDA_CHECK(cudaSetDevice(rank % devices));
-  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, 1));
-  CUDA_CHECK(cudaStreamCreateWithFlags(&aside, 1));
+  make_streams();
   for (int i = 1; i < argc; i++) {
     const char *at = strchr(argv[i], '@'), *step = at ? at + 1 : argv[i];
     if (at && atoi(argv[i]) != rank)

@@ -27,12 +27,13 @@ import cases_memory  # noqa: F401
 import cases_plain  # noqa: F401
 import cases_process  # noqa: F401
 import cases_staging  # noqa: F401
+import cases_table  # noqa: F401
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("shim", "no-agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging", "ipc",
-                 "ranks", "sim", "matrix"):
+                 "memory-table", "ranks", "sim", "matrix"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--runtime", action="append", default=[], help="a sanitizer's runtime, to be preloaded first")
     parser.add_argument("--seconds", type=int, default=60, help="how long a job may take that is not meant to hang")
@@ -60,7 +61,7 @@ def run(name, function):
 def main():
     options = arguments()
     for name in ("shim", "no_agreement", "job", "plugin", "host", "probe", "cycles", "descriptors", "scenes", "staging", "ipc",
-                 "ranks", "sim", "matrix"):
+                 "memory_table", "ranks", "sim", "matrix"):
         setattr(harness.setup, name, os.path.abspath(getattr(options, name)))
     harness.setup.runtime = " ".join(options.runtime)
     harness.setup.seconds = options.seconds
