@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/life.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -61,6 +62,55 @@ static const char *load_policy(char *path, size_t size)
   return path;
 }
 
+static const char *file_name(const char *path)
+{
+  const char *slash = strrchr(path, '/');
+
+  return slash ? slash + 1 : path;
+}
+
+/*
+ * Takes the shim out of a list as ld.so takes it, with blanks and colons, in place: another thread may be reading the
+ * environment, which setenv() would move under it.
+ */
+static void remove_from_list(char *list, const char *name)
+{
+  char *to = list;
+
+  while (*list) {
+    size_t length = strcspn(list, ": ");
+    const char *slash = memrchr(list, '/', length);
+    const char *base = slash ? slash + 1 : list;
+    bool ours = strlen(name) == (size_t)(list + length - base) && memcmp(base, name, strlen(name)) == 0;
+    size_t step = length + (list[length] != '\0');
+
+    if (!ours) {
+      memmove(to, list, step);
+      to += step;
+    }
+    list += step;
+  }
+  *to = '\0';
+}
+
+/*
+ * SYMMSHIM_CHILDREN=off: programs that this one starts do not get the shim. Only now, since a launcher, which makes no
+ * call of CUDA's, has to hand it on.
+ */
+static void respect_children(void)
+{
+  const char *word = getenv("SYMMSHIM_CHILDREN");
+  char *list = getenv("LD_PRELOAD");
+  Dl_info info;
+
+  if (!word || !*word || strcmp(word, "on") == 0)
+    return;
+  if (strcmp(word, "off") != 0)
+    log_warn("SYMMSHIM_CHILDREN=%s is neither on nor off: taken as on", word);
+  else if (list && dladdr(&life_state, &info) && info.dli_fname)
+    remove_from_list(list, file_name(info.dli_fname));
+}
+
 static void wake(void)
 {
   char path[4096];
@@ -75,6 +125,7 @@ static void wake(void)
     }
     audit_start(mode == LIFE_AUDIT ? "audit" : "on", in_force, &policy);
   }
+  respect_children();
   errno = saved_errno;
   /* Pairs with the acquire in life_mode(): whoever sees the mode sees the policy. */
   __atomic_store_n(&life_state, mode, __ATOMIC_RELEASE);

@@ -4,7 +4,8 @@
  * fork handler, and without one nothing but a look, at the end, whether NCCL or CUDA was loaded all the same; a child
  * of a process in which the shim was awake is inert until it executes another program; SYMMSHIM=off never wakes.
  *
- * Owns the mode and the policy in force. Starts no thread, makes no CUDA or NCCL call, never ends the process.
+ * Owns the mode, the policy in force and what becomes of LD_PRELOAD for the programs that this one starts. Starts no
+ * thread, makes no CUDA or NCCL call, never ends the process.
  */
 #ifndef SYMMSHIM_LIFE_H
 #define SYMMSHIM_LIFE_H

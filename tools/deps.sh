@@ -4,7 +4,7 @@
 
 symmshim_packages='gcc libc6-dev binutils clang libclang-rt-dev meson ninja-build pkg-config python3
     libcmocka-dev libinih-dev libjansson-dev uthash-dev spin mandoc
-    python3-jsonschema python3-html5lib zsh'
+    python3-jsonschema python3-html5lib zsh libjemalloc2 libtcmalloc-minimal4'
 
 symmshim_install() {
     missing=

@@ -19,6 +19,7 @@ import cases_faults  # noqa: F401
 import cases_forecast  # noqa: F401
 import cases_graphs  # noqa: F401
 import cases_groups  # noqa: F401
+import cases_guests  # noqa: F401
 import cases_hostile  # noqa: F401
 import cases_ipc  # noqa: F401
 import cases_life  # noqa: F401
