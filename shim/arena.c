@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "shim/capture.h"
 #include "shim/log.h"
 #include "shim/real.h"
 
@@ -311,14 +312,9 @@ static cudaError_t settle_device(const struct driver *driver, int device, bool b
  * In relaxed mode cudaFree is allowed while the thread captures a graph, and a wait for the device breaks the capture.
  * Whether there is a capture this cannot tell; such threads are few.
  */
-static bool may_wait(const struct driver *driver)
+static bool may_wait(void)
 {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-
-  if (driver->cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
-    return true;
-  driver->cuThreadExchangeStreamCaptureMode(&(CUstreamCaptureMode){mode});
-  return mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+  return !capture_is_relaxed();
 }
 
 /* A parked segment that fits, its windows still valid; NULL if there is none. */
@@ -390,7 +386,7 @@ bool arena_settle_freed(void)
   struct segment copy = {0};
   bool went = false;
 
-  if (__atomic_load_n(&unsettled, __ATOMIC_RELAXED) == 0 || !driver || !may_wait(driver))
+  if (__atomic_load_n(&unsettled, __ATOMIC_RELAXED) == 0 || !driver || !may_wait())
     return false;
   while ((copy = next_unsettled(copy.id)).id != 0)
     if (settle_device(driver, copy.device, false) == cudaSuccess)
@@ -508,7 +504,7 @@ bool arena_free(void *ptr, cudaError_t *result)
   if (!driver || !segment)
     return false;
   arena_settle_freed();
-  wait = may_wait(driver);
+  wait = may_wait();
   *result = wait ? settle_device(driver, segment->device, true) : cudaSuccess;
   if (*result == cudaSuccess && !park(segment, wait))
     give_back(driver, segment);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "shim/capture.h"
 #include "shim/comm.h"
 #include "shim/life.h"
 #include "shim/log.h"
@@ -76,12 +77,6 @@ enum reason child_obstacle(const struct child *child)
   if (child->windows.count + 2 > WINDOW_MAX)
     return REASON_no_window_room;
   return has_memory(life_policy()->window_memory) ? REASON_none : REASON_no_memory;
-}
-
-CUstreamCaptureMode child_exchange_capture_mode(CUstreamCaptureMode mode)
-{
-  real_driver()->cuThreadExchangeStreamCaptureMode(&mode);
-  return mode;
 }
 
 ncclResult_t child_await(ncclComm_t handle, ncclResult_t result)
@@ -218,11 +213,11 @@ enum reason child_make(struct comm *comm)
     board_decline(comm->board);
     return comm->child.drops > 0 ? REASON_given_up : REASON_no_memory;
   }
-  mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  mode = capture_relax();
   entered = child_enter_context(&comm->child);
   reason = make(comm);
   child_leave_context(entered);
-  child_exchange_capture_mode(mode);
+  capture_restore(mode);
   return reason;
 }
 
@@ -242,7 +237,7 @@ static enum window_outcome register_segment(struct comm *comm, struct segment *s
 
 enum reason child_register(struct comm *comm, struct segment *const segments[], int count)
 {
-  CUstreamCaptureMode mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  CUstreamCaptureMode mode = capture_relax();
   enum window_outcome outcome = WINDOW_MADE;
   bool all_made = true;
 
@@ -251,7 +246,7 @@ enum reason child_register(struct comm *comm, struct segment *const segments[], 
     outcome = register_segment(comm, segments[i]);
     all_made &= outcome == WINDOW_MADE;
   }
-  child_exchange_capture_mode(mode);
+  capture_restore(mode);
   if (child_all_succeeded(comm, VERDICT_REGISTERED, all_made))
     return REASON_none;
   /*
@@ -383,11 +378,11 @@ bool child_end(struct comm *comm, uint32_t wait_ms)
     return true;
   if (wait_ms != ORDER_FOR_EVER && !graphs_are_gone(child, wait_ms))
     return false;
-  mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  mode = capture_relax();
   done = order_is_done(child, wait_ms);
   if (done)
     end(child);
-  child_exchange_capture_mode(mode);
+  capture_restore(mode);
   return done;
 }
 

@@ -67,12 +67,6 @@ bool child_enter_context(const struct child *child);
 void child_leave_context(bool entered);
 
 /*
- * Allocations, and questions about events, must not break a capture that another thread has under way; the thread's
- * own mode, which is returned, is put back afterwards (pytorch/pytorch#192524 is what happens otherwise).
- */
-CUstreamCaptureMode child_exchange_capture_mode(CUstreamCaptureMode mode);
-
-/*
  * What came of a call on the child or its parent. NCCL_COMM_BLOCKING=0 makes the child non-blocking too, and its calls
  * are then launched later; whatever is to come after the launch has to wait for it. Peers are not waited for.
  */

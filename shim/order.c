@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "shim/capture.h"
 #include "shim/comm.h"
 #include "shim/group.h"
 #include "shim/real.h"
@@ -63,10 +64,10 @@ bool order_is_capturing(CUstream stream)
 /* Where the device cannot be told to keep an order, the host does. */
 static void settle(void)
 {
-  CUstreamCaptureMode mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  CUstreamCaptureMode mode = capture_relax();
 
   real_driver()->cuCtxSynchronize();
-  child_exchange_capture_mode(mode);
+  capture_restore(mode);
 }
 
 /* Whether the stream's capture is another one than the last that had a call in it. */

@@ -2,6 +2,7 @@
 #include "shim/stage.h"
 
 #include "shim/arena.h"
+#include "shim/capture.h"
 #include "shim/comm.h"
 #include "shim/life.h"
 #include "shim/log.h"
@@ -80,11 +81,11 @@ enum reason stage_make(struct comm *comm, uint64_t bytes)
   if (slot_bytes > room / STAGE_SLOTS || stage->total > room - STAGE_SLOTS * slot_bytes ||
       stage->sizes == STAGE_SIZES || comm->asking < stage->retry_at)
     return REASON_no_slot;
-  mode = child_exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED);
+  mode = capture_relax();
   entered = child_enter_context(&comm->child);
   reason = make(comm, slot_bytes);
   child_leave_context(entered);
-  child_exchange_capture_mode(mode);
+  capture_restore(mode);
   return reason;
 }
 

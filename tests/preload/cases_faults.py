@@ -48,10 +48,10 @@ CODES = {
     "cuMemCreate": (2, 1, 800, 801, 999), "cuMemMap": (1, 2, 999), "cuMemSetAccess": (1, 2, 800),
     "cuMemAddressReserve": (2, 1, 801), "cuMemGetAllocationGranularity": (1, 801), "cuMemRelease": (1, 400),
     "cuMemRetainAllocationHandle": (1, 201), "cuMemUnmap": (1, 700), "cuMemAddressFree": (1,),
-    "cuMemGetInfo_v2": (201, 700),
+    "cuMemGetInfo_v2": (201, 700), "cudaMemGetInfo": (201, 700),
     "cuDeviceGetAttribute": (1, 201), "cuDeviceTotalMem_v2": (1, 201), "cuPointerGetAttribute": (1, 700),
     "cuCtxGetCurrent": (201, 3), "cuCtxGetDevice": (201, 3), "cuCtxPushCurrent_v2": (201, 1),
-    "cuCtxPopCurrent_v2": (201,), "cuCtxSynchronize": (700, 719, 201), "cuThreadExchangeStreamCaptureMode": (1, 201),
+    "cuCtxPopCurrent_v2": (201,), "cudaDeviceSynchronize": (700, 719, 201), "cuThreadExchangeStreamCaptureMode": (1, 201),
     "cuStreamIsCapturing": (400, 700, 906), "cuStreamWaitEvent": (400, 700), "cuEventCreate": (2, 201),
     "cuEventRecord": (400, 700), "cuEventQuery": (400, 700), "cuEventSynchronize": (700, 719, 400),
     "cuEventDestroy_v2": (400, 700), "cuModuleLoadData": (2, 200, 218, 801), "cuModuleGetFunction": (500, 2),
@@ -195,19 +195,15 @@ def targets():
 @functools.lru_cache(maxsize=None)
 def grouped():
     """
-    Calls of a group of the job's: its end, which NCCL sees empty, and after it the group that the shim makes. The job
-    hears of all of them at the end of its own group.
+    What the job makes in a group, and the group's end. The shim makes those calls after that end, which NCCL sees empty,
+    and the job hears of all of them there.
     """
     found, depth = set(), 0
-    for function, number, *_ in calls_of(undisturbed(True), 0):
-        if function == "ncclGroupEnd":
-            depth -= 1
-        if depth > 0 or (function, number) == ("ncclGroupEnd", 1) or function == "ncclGroupEnd":
+    for function, number, *_ in calls_of(undisturbed(False), 0):
+        depth += (function == "ncclGroupStart") - (function == "ncclGroupEnd")
+        if depth > 0 and function != "ncclGroupStart" or function == "ncclGroupEnd":
             found.add((function, number))
-        if function == "ncclGroupStart":
-            depth += 1
-            if number > 1:
-                found.add((function, number))
+    equal(found & {("ncclAllGather", 5), ("ncclReduceScatter", 3), ("ncclGroupEnd", 1)}, found, "calls in groups")
     return found
 
 
@@ -350,7 +346,7 @@ def inject(target, code, leave):
                         r"has taken \d s so far\n", result.stderr), "the rank that waits says where")
         return
     result = launch(True, fault, leave)
-    if target.function == "cuCtxSynchronize":  # within cudaFree, which gives what the driver said
+    if target.function == "cudaDeviceSynchronize":  # within cudaFree, which gives what it said
         same_free(result, target, code, leave)
     elif target.function == "cudaMalloc" and code == 2 and holds_something(target):
         as_undisturbed(result, target)
@@ -381,7 +377,7 @@ def same_free(result, target, code, leave):
     lines = spoken(result)["1", "main.-1"]
     clean = spoken(undisturbed(True))["1", "main.-1"]
     extra = [line for line in difflib.ndiff(clean, lines) if line[0] in "+-"]
-    equal(extra, [f"+ free: {code}, last 0"], "what the program said besides")
+    equal(extra, [f"+ free: {code}, last {code}"], "what the program said besides")
     normal(result, target, leave)
 
 
@@ -430,8 +426,8 @@ def following():
 
 
 GROUPS = {
-    "memory": "cuMem(?!GetInfo).*|cuDevice.*|cuCtxSynchronize|cudaMalloc|cudaFree|cudaGetLastError",
-    "context": "cuCtx(?!Synchronize).*|cuThread.*",
+    "memory": "cuMem(?!GetInfo).*|cuDevice.*|cudaDeviceSynchronize|cudaMemGetInfo|cudaMalloc|cudaFree|cudaGetLastError",
+    "context": "cuCtx.*|cuThread.*",
     "order": "cuEvent.*|cuStream.*|cuUserObject.*|cuGraph.*",
     "kernels": "cuModule.*|cuLaunchKernel|cuMemGetInfo_v2",
     "windows": "ncclComm(Window|Register|Deregister).*|cuPointerGetAttribute",
@@ -454,6 +450,8 @@ def every_call_has_its_group():
 NOT_HERE = {
     "cuMemAddressFree": "only where a table cannot be mapped, or when two threads open a range at the same time",
     "cudaGetLastError": "does not fail, it tells of failures",
+    "cuCtxSynchronize": "its failure tells of work that failed before, which the job hears of from its own calls",
+    **dict.fromkeys(("cudaFreeAsync", "cudaStreamSynchronize", "cudaDeviceReset"), "rows of `table` look at it, errors too"),
     **dict.fromkeys(("cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
                      "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle"),
                     "cases of `ipc` make it fail"),
