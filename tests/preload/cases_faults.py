@@ -51,7 +51,8 @@ CODES = {
     "cuMemGetInfo_v2": (201, 700), "cudaMemGetInfo": (201, 700),
     "cuDeviceGetAttribute": (1, 201), "cuDeviceTotalMem_v2": (1, 201), "cuPointerGetAttribute": (1, 700),
     "cuCtxGetCurrent": (201, 3), "cuCtxGetDevice": (201, 3), "cuCtxPushCurrent_v2": (201, 1),
-    "cuCtxPopCurrent_v2": (201,), "cudaDeviceSynchronize": (700, 719, 201), "cuThreadExchangeStreamCaptureMode": (1, 201),
+    "cuCtxPopCurrent_v2": (201,), "cudaDeviceSynchronize": (700, 719, 201),
+    "cuThreadExchangeStreamCaptureMode": (1, 201),
     "cuStreamIsCapturing": (400, 700, 906), "cuStreamWaitEvent": (400, 700), "cuEventCreate": (2, 201),
     "cuEventRecord": (400, 700), "cuEventQuery": (400, 700), "cuEventSynchronize": (700, 719, 400),
     "cuEventDestroy_v2": (400, 700), "cuModuleLoadData": (2, 200, 218, 801), "cuModuleGetFunction": (500, 2),
@@ -195,7 +196,7 @@ def targets():
 @functools.lru_cache(maxsize=None)
 def grouped():
     """
-    What the job makes in a group, and the group's end. The shim makes those calls after that end, which NCCL sees empty,
+    What the job makes in a group, and the end. The shim makes those calls after that end, which NCCL sees empty,
     and the job hears of all of them there.
     """
     found, depth = set(), 0
@@ -451,7 +452,8 @@ NOT_HERE = {
     "cuMemAddressFree": "only where a table cannot be mapped, or when two threads open a range at the same time",
     "cudaGetLastError": "does not fail, it tells of failures",
     "cuCtxSynchronize": "its failure tells of work that failed before, which the job hears of from its own calls",
-    **dict.fromkeys(("cudaFreeAsync", "cudaStreamSynchronize", "cudaDeviceReset"), "rows of `table` look at it, errors too"),
+    **dict.fromkeys(("cudaFreeAsync", "cudaStreamSynchronize", "cudaDeviceReset"),
+                    "rows of `table` look at it, errors too"),
     **dict.fromkeys(("cudaIpcGetMemHandle", "cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle",
                      "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle"),
                     "cases of `ipc` make it fail"),
