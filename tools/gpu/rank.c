@@ -240,6 +240,7 @@ static int prepare(int index, struct lane lanes[], int way)
 
   fill(lanes[way].send, send_bytes(what), what->dtype);
   CUDA(cudaMemset(lanes[way].recv, 0xff, recv_bytes(what)));
+  CUDA(cudaDeviceSynchronize()); /* neither the host nor a non-blocking stream waits for a memset */
   batch(what, &lanes[way], 3);
   calls = calls_for(batch(what, &lanes[way], 4).us);
   region->figures[index][way].error =
