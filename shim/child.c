@@ -11,6 +11,7 @@
 #include "shim/log.h"
 #include "shim/real.h"
 #include "shim/rewrite.h"
+#include "shim/total.h"
 #include "shim/verdict.h"
 #include "shim/watch.h"
 
@@ -223,7 +224,7 @@ enum reason child_make(struct comm *comm)
 
 static enum window_outcome register_segment(struct comm *comm, struct segment *segment)
 {
-  uint64_t start = audit_clock();
+  uint64_t start = audit_clock(), took;
   struct watch watch;
   enum window_outcome outcome;
 
@@ -231,7 +232,9 @@ static enum window_outcome register_segment(struct comm *comm, struct segment *s
               comm->rank, comm->nranks, (unsigned long long)comm->id, segment->size);
   outcome = window_register(&comm->child.windows, comm->child.handle, segment, comm->nccl_version);
   watch_end(&watch);
-  audit_window(comm->id, segment->id, segment->size, audit_clock() - start);
+  took = audit_clock() - start;
+  audit_window(comm->id, segment->id, segment->size, took);
+  total_setup(took);
   return outcome;
 }
 

@@ -10,6 +10,7 @@
 #include "shim/life.h"
 #include "shim/log.h"
 #include "shim/real.h"
+#include "shim/total.h"
 #include "shim/verify.h"
 
 enum {
@@ -302,6 +303,7 @@ void comm_tell(const struct comm *comm, enum reason reason, uint64_t setup_ns)
     state.stage_max = life_policy()->stage_max;
   }
   audit_comm(&state);
+  total_setup(setup_ns);
 }
 
 void comm_make_plain(struct comm *comm, enum reason reason, uint64_t setup_ns)
@@ -398,6 +400,20 @@ void comm_release_child(struct comm *comm)
   __atomic_store_n(&comm->busy, false, __ATOMIC_RELEASE);
 }
 
+void comm_summarize(struct comm *comm)
+{
+  for (int op = 0; op < POLICY_OP_COUNT; op++)
+    audit_summary(comm->id, comm->nranks, (enum policy_op)op, &comm->tallies[op]);
+}
+
+/* For the last time. */
+static void summarize_finally(struct comm *comm, void *data)
+{
+  (void)data;
+  comm_summarize(comm);
+  total_add(comm->tallies);
+}
+
 void comm_remove(struct comm *comm)
 {
   /* First of all: a thread that the cancel below wakes must find it, and not go on to NCCL with the handle. */
@@ -405,7 +421,7 @@ void comm_remove(struct comm *comm)
   if (comm->board)
     board_cancel(comm->board);
   comm_make_plain(comm, REASON_aborted, 0);
-  comm_summarize(comm);
+  summarize_finally(comm, NULL);
   window_job_forget(comm->handle);
   pthread_mutex_lock(&lock);
   erase(comm);
@@ -446,25 +462,14 @@ bool comm_is_child(ncclComm_t handle)
   return search.found;
 }
 
-void comm_summarize(struct comm *comm)
-{
-  for (int op = 0; op < POLICY_OP_COUNT; op++)
-    audit_summary(comm->id, comm->nranks, (enum policy_op)op, &comm->tallies[op]);
-}
-
-static void summarize_one(struct comm *comm, void *data)
-{
-  (void)data;
-  comm_summarize(comm);
-}
-
 /* Not in a forked child, whose parent's calls these are. */
 __attribute__((destructor)) static void summarize_at_exit(void)
 {
   if (__atomic_load_n(&life_state, __ATOMIC_ACQUIRE) <= LIFE_OFF)
     return;
-  comm_each(summarize_one, NULL);
-  comm_summarize(&unseen);
+  comm_each(summarize_finally, NULL);
+  summarize_finally(&unseen, NULL);
+  total_tell();
 }
 
 /* Whether this kind of call had another outcome when it was last made, or was never made. */

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import time
 
 from harness import case, check, equal, execute, job, policy, setup
@@ -280,3 +281,34 @@ def whence():
     for line in result.events(0, "comm"):
         equal(os.path.realpath(line["library"]), os.path.realpath(os.path.join(setup.sim, "libnccl.so.2")), "library")
     equal(job(2, "--op", ALL).events(0, "start")[0]["job"], None, "job")
+
+
+def in_one_line(result):
+    """What rank 0 says at its end, and nobody else."""
+    said = re.findall(r"SYMMSHIM INFO (\w+ \d+/\d+ symmetric[^\n]*), setup (\d+\.\d) s\n", result.stderr)
+    equal(len(said), 1, f"lines about all calls in {result.stderr}")
+    return said[0][0]
+
+
+@case("audit")
+def totals():
+    """One line at the end of the job: of all communicators, ended and left, and of all ranks the first alone."""
+    told = {"env": {"SYMMSHIM_DEBUG": "INFO"}, "stderr": ".*"}
+    result = job(2, "--op", ALL, "--calls", 12, **told)
+    equal(in_one_line(result), "all_gather 4/4 symmetric, reduce_scatter 4/4, all_reduce 4/4", "line")
+    result = job(2, "--op", ALL, "--calls", 12, "--end", "exit", "--dtype", "int32", **told)
+    equal(in_one_line(result), "all_gather 4/4 symmetric, reduce_scatter 0/4 (4 dtype), all_reduce 0/4 (4 dtype)", "line")
+    result = job(3, "--op", "all_gather,reduce_scatter", "--calls", 24, "--diverge", "offset", **told)
+    sums = {}
+    for call in result.events(0, "call"):
+        symmetric, calls, reasons = sums.setdefault(call["op"], [0, 0, {}])
+        if call["reason"]:
+            reasons[call["reason"]] = reasons.get(call["reason"], 0) + 1
+        sums[call["op"]][:2] = symmetric + (not call["reason"]), calls + 1
+    check(any(reasons for _, _, reasons in sums.values()), f"a reason: {sums}")
+    for op, (symmetric, calls, reasons) in sums.items():
+        check(re.search(rf"\b{op} {symmetric}/{calls}\b", in_one_line(result)), f"{op}: {symmetric} of {calls}")
+        for reason, number in sorted(reasons.items(), key=lambda item: -item[1])[:3]:
+            check(f"{number} {reason}" in in_one_line(result), f"{op}: {number} {reason}: {in_one_line(result)}")
+    quiet = job(2, "--op", ALL, "--calls", 3, stderr=".*")
+    equal(re.findall("symmetric", quiet.stderr), [], "lines without SYMMSHIM_DEBUG")
