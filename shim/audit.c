@@ -287,8 +287,7 @@ void audit_call(const struct audit_call *call)
   end(&line);
 }
 
-/* The counts have one writer at a time; another thread, which aborts the communicator, may read them meanwhile. */
-static struct tally tally_read(const struct tally *tally)
+struct tally tally_read(const struct tally *tally)
 {
   enum { WORDS = sizeof(*tally) / sizeof(uint64_t) };
   const uint64_t *from = (const uint64_t *)tally;

@@ -97,8 +97,10 @@ void audit_call(const struct audit_call *call);
 /* Nothing where there was no call. */
 void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct tally *tally);
 
-/* Adds a call to the counts. */
+/* Adds a call to the counts. They have one writer at a time. */
 void tally_add(struct tally *tally, const struct audit_call *call);
+/* For another thread, which aborts the communicator while the writer is inside a call. */
+struct tally tally_read(const struct tally *tally);
 
 /* Nanoseconds of a clock that only moves on. */
 uint64_t audit_clock(void);

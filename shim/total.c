@@ -22,10 +22,12 @@ static void sum_up(uint64_t *sum, uint64_t more)
 void total_add(const struct tally tallies[POLICY_OP_COUNT])
 {
   for (int op = 0; op < POLICY_OP_COUNT; op++) {
-    sum_up(&totals[op].calls, tallies[op].calls);
-    sum_up(&totals[op].symmetric, tallies[op].window_calls + tallies[op].staged_calls);
+    struct tally tally = tally_read(&tallies[op]);
+
+    sum_up(&totals[op].calls, tally.calls);
+    sum_up(&totals[op].symmetric, tally.window_calls + tally.staged_calls);
     for (int reason = 0; reason < REASON_COUNT; reason++)
-      sum_up(&totals[op].plain[reason], tallies[op].plain[reason]);
+      sum_up(&totals[op].plain[reason], tally.plain[reason]);
   }
 }
 
@@ -74,6 +76,19 @@ static void append_reasons(struct text *text, struct total total)
     append(text, ")");
 }
 
+/* Threads that the process's end finds inside a call may still add to it. */
+static struct total total_read(const struct total *total)
+{
+  struct total read = {
+      .calls = __atomic_load_n(&total->calls, __ATOMIC_RELAXED),
+      .symmetric = __atomic_load_n(&total->symmetric, __ATOMIC_RELAXED),
+  };
+
+  for (int reason = 0; reason < REASON_COUNT; reason++)
+    read.plain[reason] = __atomic_load_n(&total->plain[reason], __ATOMIC_RELAXED);
+  return read;
+}
+
 void total_tell(void)
 {
   struct text text = {.length = 0};
@@ -81,7 +96,7 @@ void total_tell(void)
   if (!log_wants(LOG_INFO) || log_rank() > 0)
     return;
   for (int op = 0; op < POLICY_OP_COUNT; op++) {
-    struct total total = totals[op];
+    struct total total = total_read(&totals[op]);
 
     if (total.calls == 0)
       continue;
@@ -90,5 +105,5 @@ void total_tell(void)
     append_reasons(&text, total);
   }
   if (text.length > 0)
-    log_info("%s, setup %.1f s", text.bytes, (double)setup / 1e9);
+    log_info("%s, setup %.1f s", text.bytes, (double)__atomic_load_n(&setup, __ATOMIC_RELAXED) / 1e9);
 }
