@@ -66,7 +66,8 @@ static void append_reasons(struct text *text, struct total total)
       most = total.plain[reason] > total.plain[most] ? reason : most;
     if (total.plain[most] == 0)
       break;
-    append(text, "%s%llu %s", told ? ", " : " (", (unsigned long long)total.plain[most], reason_code((enum reason)most));
+    append(text, "%s%llu %s", told ? ", " : " (", (unsigned long long)total.plain[most],
+           reason_code((enum reason)most));
     left -= total.plain[most];
     total.plain[most] = 0;
   }
