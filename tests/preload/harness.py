@@ -162,19 +162,37 @@ def environment(folder, shim, text, extra):
     return env
 
 
+def run_until(command, until, timeout, **how):
+    """Asks the command to end as soon as its stderr has the pattern `until`, however long that took."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, **how) as process:
+            end = time.monotonic() + timeout
+            while process.poll() is None and time.monotonic() < end:
+                if re.search(until, os.pread(err.fileno(), 1 << 20, 0).decode(errors="replace")):
+                    process.terminate()
+                    process.wait()
+                time.sleep(0.02)
+            process.kill()
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, out.read(), err.read())
+
+
 def execute(command, *, shim="", text=None, env=None, status=0, stdout=None, stderr=None, files=(), timeout=120,
-            after=None):
+            after=None, until=None):
     """Runs a command in a folder of its own. `stderr` is a pattern for the whole of it; None: it is to be empty."""
     before = shared_objects()
     with tempfile.TemporaryDirectory(prefix="symmshim-test-") as name:
         folder = pathlib.Path(name)
         for path, content in dict(files).items():
             (folder / path).write_text(content)
-        process = subprocess.run(
-            [part.replace("{folder}", name) for part in command],
-            cwd=folder, env=environment(folder, shim, text, env or {}), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=timeout, check=False,
-        )
+        words = [part.replace("{folder}", name) for part in command]
+        how = {"cwd": folder, "env": environment(folder, shim, text, env or {})}
+        if until:
+            process = run_until(words, until, timeout, **how)
+        else:
+            process = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
+                                     check=False, **how)
         problem = None
         try:
             result = Result(folder, process)
