@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 . tools/deps.sh
 
 stages='gcc clang bare asan tsan'
+# What takes long and is the same for every compiler: gcc has all of it, asan all but the model.
+again='--no-suite model --no-suite faults --no-suite soak --no-suite forecast --no-suite hostile'
 
 describe() {
     case $1 in
@@ -35,23 +37,22 @@ stage() {
 bare() {
     view='sh tools/without_toolkit.sh'
     if $view true 2>/dev/null; then
-        stage bare "$view env CC=gcc" '' '--no-suite model --no-suite faults --no-suite soak'
+        stage bare "$view env CC=gcc" '' "$again"
         if [ -e build-bare/shim/libcheck_abi.a ]; then
             echo 'bare: CUDA and NCCL were found although they are hidden' >&2
             status=1
         fi
     else
         echo 'bare: nothing can be mounted here, so the toolkit is hidden only in part (-Dcuda-incdir=/nonexistent)' >&2
-        stage bare 'env CC=gcc' '-Dcuda-incdir=/nonexistent' '--no-suite model --no-suite faults --no-suite soak'
+        stage bare 'env CC=gcc' '-Dcuda-incdir=/nonexistent' "$again"
     fi
 }
 
-# The model is the same for every compiler and is checked once; the injected faults run with gcc and under asan.
 # Sanitizers slow down what has a time limit: -t.
 run_stage() {
     case $1 in
     gcc) stage gcc 'env CC=gcc' '' '' ;;
-    clang) stage clang 'env CC=clang' '-Dfuzzing=true' '--no-suite model --no-suite faults --no-suite soak' ;;
+    clang) stage clang 'env CC=clang' '-Dfuzzing=true' "$again" ;;
     bare) bare ;;
     asan) stage asan 'env CC=gcc' '-Db_sanitize=address,undefined -Db_lundef=false' '--no-suite model -t 3' ;;
     tsan)
