@@ -11,7 +11,6 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -22,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/sim/bootstrap.h"
 #include "tests/sim/sim_abi.h"
 
 #ifdef MATRIX_PNCCL_INIT
@@ -84,13 +84,6 @@ struct run {
   cudaStream_t streams[2];
 };
 
-static int number(const char *name, int otherwise)
-{
-  const char *text = getenv(name);
-
-  return text && *text ? atoi(text) : otherwise;
-}
-
 static void say(const struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const struct run *run, const char *format, ...)
 {
@@ -138,32 +131,21 @@ static bool report(struct run *run, const char *name, unsigned result, int errno
     report(run, name, (unsigned)(call), errno, true, false);                                                           \
   } while (0)
 
-/* Rank 0 makes the id and writes it whole under another name first. */
+/* As sim_bootstrap_id(), but by the name that this program has for ncclGetUniqueId, and for each of its threads. */
 static ncclUniqueId shared_id(struct run *run)
 {
-  const char *folder = getenv("SIM_RUN_DIR");
-  char path[4096], draft[4200];
+  char name[128];
   ncclUniqueId id;
-  int fd;
 
-  memset(&id, 0, sizeof(id));
-  snprintf(path, sizeof(path), "%s/matrix-%s.%d.%d", folder ? folder : ".", run->label, run->number, run->ids++);
-  snprintf(draft, sizeof(draft), "%s.draft", path);
+  snprintf(name, sizeof(name), "matrix-%s.%d", run->label, run->number);
   if (run->rank == 0) {
     if (ncclGetUniqueId(&id) != ncclSuccess)
       _exit(2);
-    if (run->size == 1)
-      return id;
-    fd = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, &id, sizeof(id)) != (ssize_t)sizeof(id) || close(fd) != 0 || rename(draft, path) != 0)
-      _exit(2);
+    if (run->size > 1)
+      sim_bootstrap_publish(name, run->ids++, &id, sizeof(id));
     return id;
   }
-  while ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-  if (read(fd, &id, sizeof(id)) != (ssize_t)sizeof(id))
-    _exit(2);
-  close(fd);
+  sim_bootstrap_await(name, run->ids++, &id, sizeof(id));
   return id;
 }
 
@@ -338,17 +320,15 @@ static void give(struct run *run)
 }
 
 /* What another rank has mapped of it is there again when that has ended its communicators too. */
-static void tell_memory(struct run *run)
+static void tell_memory(struct run *run, const char *after)
 {
-  enum { TRIES = 200, PAUSE_NS = 2000000 };
-  size_t free_bytes = 0, total = 1;
+  size_t free_bytes = 0, total = 0;
+  char name[128];
 
-  for (int i = 0; i < TRIES && free_bytes < total; i++) {
-    if (i > 0)
-      nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
-      _exit(2);
-  }
+  snprintf(name, sizeof(name), "matrix-%s-%s", run->label, after);
+  sim_bootstrap_barrier(name);
+  if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+    _exit(2);
   say(run, "memory left: %zu", total - free_bytes);
 }
 
@@ -406,7 +386,7 @@ static void calls(struct run *run)
   if (comm)
     SLOW("end", ncclCommDestroy(comm));
   give(run);
-  tell_memory(run);
+  tell_memory(run, "calls");
 }
 
 /* Memory of an input, of an output, or of both that the ranks have in places of their own. */
@@ -517,7 +497,7 @@ static void further(struct run *run, int device, int devices)
     SLOW("end", ncclCommDestroy(comm));
   nonblocking(run);
   give(run);
-  tell_memory(run);
+  tell_memory(run, "further");
 }
 
 struct thread {
@@ -695,7 +675,7 @@ static void wakes(struct run *run)
 
 int matrix_main(const char *scenario, const char *label)
 {
-  struct run run = {.label = label, .number = -1, .rank = number("RANK", 0), .size = number("WORLD_SIZE", 1)};
+  struct run run = {.label = label, .number = -1, .rank = sim_bootstrap_rank(), .size = sim_bootstrap_size()};
   int devices = 0, device;
 
   run.leave = getenv("MATRIX_LEAVE") != NULL;

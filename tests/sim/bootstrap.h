@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the processes that `ranks` starts hand each other an ncclUniqueId: through files in SIM_RUN_DIR. Uses libc
- * and NCCL's ABI only, so it serves on real GPUs as well.
+ * How the processes that `ranks` starts meet, and hand each other an ncclUniqueId: through files in SIM_RUN_DIR. Uses
+ * libc only, and sim_bootstrap_id() NCCL's ABI, so it serves on real GPUs as well. What goes wrong is said on stderr,
+ * and the process exits with 1.
  */
 #ifndef SYMMSHIM_SIM_BOOTSTRAP_H
 #define SYMMSHIM_SIM_BOOTSTRAP_H
+
+#include <stddef.h>
 
 #include "shim/abi/nccl.h"
 
@@ -12,10 +15,11 @@
 int sim_bootstrap_rank(void);
 int sim_bootstrap_size(void);
 
-/*
- * The next id: every rank's n-th call gives the same one, which rank 0 has made. Says what went wrong on stderr
- * and exits with 1 where there is none to be had.
- */
+/* Every pair of a name and an index is published once, whole; those who await it get it. */
+void sim_bootstrap_publish(const char *name, int index, const void *data, size_t size);
+void sim_bootstrap_await(const char *name, int index, void *data, size_t size);
+
+/* The next id: every rank's n-th call gives the same one, which rank 0 has made. */
 ncclUniqueId sim_bootstrap_id(int rank);
 
 /* Rank by rank, all have called this before any returns. `name` must be new each time. */
