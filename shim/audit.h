@@ -99,7 +99,7 @@ void audit_summary(uint64_t comm, int nranks, enum policy_op op, const struct ta
 
 /* Adds a call to the counts. They have one writer at a time. */
 void tally_add(struct tally *tally, const struct audit_call *call);
-/* For another thread, which aborts the communicator while the writer is inside a call. */
+/* For any thread, also while another is adding: each count is whole, though not all of the same moment. */
 struct tally tally_read(const struct tally *tally);
 
 /* Nanoseconds of a clock that only moves on. */

@@ -8,9 +8,8 @@
 
 enum { REASONS_TOLD = 3 };
 
-static struct total {
-  uint64_t calls, symmetric, plain[REASON_COUNT];
-} totals[POLICY_OP_COUNT];
+/* Of the counts, those that say how the calls were made. */
+static struct tally totals[POLICY_OP_COUNT];
 static uint64_t setup;
 
 static void sum_up(uint64_t *sum, uint64_t more)
@@ -24,8 +23,8 @@ void total_add(const struct tally tallies[POLICY_OP_COUNT])
   for (int op = 0; op < POLICY_OP_COUNT; op++) {
     struct tally tally = tally_read(&tallies[op]);
 
-    sum_up(&totals[op].calls, tally.calls);
-    sum_up(&totals[op].symmetric, tally.window_calls + tally.staged_calls);
+    sum_up(&totals[op].window_calls, tally.window_calls);
+    sum_up(&totals[op].staged_calls, tally.staged_calls);
     for (int reason = 0; reason < REASON_COUNT; reason++)
       sum_up(&totals[op].plain[reason], tally.plain[reason]);
   }
@@ -54,40 +53,35 @@ __attribute__((format(printf, 2, 3))) static void append(struct text *text, cons
     text->length += (size_t)length < room ? (size_t)length : room - 1;
 }
 
-/* The most frequent ones first. */
-static void append_reasons(struct text *text, struct total total)
+static uint64_t plain_calls(const struct tally *total)
 {
-  uint64_t left = total.calls - total.symmetric;
+  uint64_t sum = 0;
 
+  for (int reason = 0; reason < REASON_COUNT; reason++)
+    sum += total->plain[reason];
+  return sum;
+}
+
+/* The most frequent ones first. */
+static void append_reasons(struct text *text, struct tally total)
+{
+  uint64_t left = plain_calls(&total);
+
+  if (left == 0)
+    return;
   for (int told = 0; told < REASONS_TOLD && left > 0; told++) {
     int most = 0;
 
     for (int reason = 1; reason < REASON_COUNT; reason++)
       most = total.plain[reason] > total.plain[most] ? reason : most;
-    if (total.plain[most] == 0)
-      break;
     append(text, "%s%llu %s", told ? ", " : " (", (unsigned long long)total.plain[most],
            reason_code((enum reason)most));
     left -= total.plain[most];
     total.plain[most] = 0;
   }
-  if (left > 0 && left < total.calls - total.symmetric)
+  if (left > 0)
     append(text, ", %llu for other reasons", (unsigned long long)left);
-  if (left < total.calls - total.symmetric)
-    append(text, ")");
-}
-
-/* Threads that the process's end finds inside a call may still add to it. */
-static struct total total_read(const struct total *total)
-{
-  struct total read = {
-      .calls = __atomic_load_n(&total->calls, __ATOMIC_RELAXED),
-      .symmetric = __atomic_load_n(&total->symmetric, __ATOMIC_RELAXED),
-  };
-
-  for (int reason = 0; reason < REASON_COUNT; reason++)
-    read.plain[reason] = __atomic_load_n(&total->plain[reason], __ATOMIC_RELAXED);
-  return read;
+  append(text, ")");
 }
 
 void total_tell(void)
@@ -97,12 +91,13 @@ void total_tell(void)
   if (!log_wants(LOG_INFO) || log_rank() > 0)
     return;
   for (int op = 0; op < POLICY_OP_COUNT; op++) {
-    struct total total = total_read(&totals[op]);
+    struct tally total = tally_read(&totals[op]); /* threads that the end finds inside a call may still add */
+    uint64_t symmetric = total.window_calls + total.staged_calls, calls = symmetric + plain_calls(&total);
 
-    if (total.calls == 0)
+    if (calls == 0)
       continue;
     append(&text, "%s%s %llu/%llu%s", text.length ? ", " : "", policy_op_word((enum policy_op)op),
-           (unsigned long long)total.symmetric, (unsigned long long)total.calls, text.length ? "" : " symmetric");
+           (unsigned long long)symmetric, (unsigned long long)calls, text.length ? "" : " symmetric");
     append_reasons(&text, total);
   }
   if (text.length > 0)
